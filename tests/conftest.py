@@ -18,6 +18,7 @@ from hypothesis import settings
 
 from tests import postgresql
 from tests.builders.journals import fresh, fresh_file
+from tests.compiled_once import pytest_xdist_setupnodes
 from tests.spread import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
 from wattmesh.controller.journal.journal import Journal
@@ -30,6 +31,7 @@ __all__ = [
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
     "pytest_xdist_make_scheduler",
+    "pytest_xdist_setupnodes",
 ]
 
 # The Pythons that tests start collect garbage less often, and none when they end (scripts/setup).

@@ -116,8 +116,9 @@ class Accounts:
             since = min(since, self._journal.ledger.booked_since() or since)
         self._prices = SlotPrices(self._journal, self._tariff, now, settling=settling)
         self._used = {}
-        stale = self._stale_slots(now, everything=since is None)
-        self._emit(stale, since)
+        with self._journal.database.one_state():
+            stale = self._stale_slots(now, everything=since is None)
+            self._emit(stale, since)
         scenarios = BaselineLedger(self._journal, self._grid, self._signal, self._priced)
         closed = self._journal.ledger.closed_runs()
         failed: list[Exception] = []
@@ -138,7 +139,9 @@ class Accounts:
     ) -> None:
         if self._settled.get(run.run) == (run.finished_at, run.tokens):
             return
-        if not scenarios.update(run, now, anew=anew):
+        with self._journal.database.one_state():
+            more = scenarios.update(run, now, anew=anew)
+        if not more:
             self._settled[run.run] = (run.finished_at, run.tokens)
 
     def _stale_slots(self, now: datetime, *, everything: bool) -> set[datetime]:

@@ -4,7 +4,7 @@ It only reads the journal. Invariant: a point is measured only in time in which 
 undisturbed: not during a switch of ours, nor until its speed was steady again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -83,6 +83,7 @@ class RunHistory:
         self._launches = journal.stays.launches(run.run)
         self._points = [catalogue.find(each.layout, each.clock_mhz) for each in self._stays]
         self._slots: dict[datetime, tuple[_WholeSlot, ...]] = {}
+        self._covered: Mapping[str, Sequence[Span]] | None = None
 
     def active_s(self, start: datetime, end: datetime) -> float:
         """Give the seconds in which the baseline's clock runs: all but outages."""
@@ -225,7 +226,9 @@ class RunHistory:
 
     def _booked(self) -> datetime:
         """Give up to when the joules of all its GPUs are booked, ignoring those that lag far."""
-        covered = self._journal.coverage.covered()
+        if self._covered is None:
+            self._covered = self._journal.coverage.covered()
+        covered = self._covered
         newest = [max(end for _, end in covered[gpu]) for gpu in self._run.gpus if gpu in covered]
         reached = [until for until in newest if self._until - until <= PATIENCE]
         return min([self._until, *reached])

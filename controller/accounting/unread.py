@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+from wattmesh.controller.journal.energy.coverage import Key
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.energy.attribution import is_gpu
@@ -47,6 +48,14 @@ class Unread:
         Raises:
             JournalUnavailable: the next cycle does it.
         """
+        with self._journal.database.one_state():
+            longer, gone = self._changed(now, grid)
+        if longer or gone:
+            self._journal.coverage.book(longer, gone)
+        self._since = now - RECENT
+
+    def _changed(self, now: datetime, grid: SlotGrid) -> tuple[list[EnergyRow], list[Key]]:
+        """Give rows to be written, and keys of those of time that was read after all."""
         coverage = self._journal.coverage
         heard = {
             row.run: None if row.state == "live" else row.last_seen_at
@@ -74,10 +83,7 @@ class Unread:
             or held[key].unobserved_ms != row.unobserved_ms
             or held[key].upper_mj != row.upper_mj
         ]
-        gone = [key for key in held if key not in wanted]
-        if longer or gone:
-            coverage.book(longer, gone)
-        self._since = now - RECENT
+        return longer, [key for key in held if key not in wanted]
 
     def _with_gpus_found_by_joules(self, holding: Holding) -> Holding:
         if not holding.unknown:

@@ -51,13 +51,15 @@ def carbon_line(
     """
     if facts is None:
         return None
-    view = carbon_view(journal, facts, now)
-    fetch = journal.carbon.last_fetch(facts.signal)
+    with journal.database.one_state():
+        view = carbon_view(journal, facts, now)
+        fetch = journal.carbon.last_fetch(facts.signal)
+        point = running_point(journal, facts, now)
+        others = exogenous_lines(journal, exogenous, now)
     slots = tuple(
         ForecastSlot(start=each.start, end=each.end, g_per_kwh=each.g_per_kwh)
         for each in view.slots[:SHOWN_SLOTS]
     )
-    point = running_point(journal, facts, now)
     quality = point.quality if point else Quality.FORECAST
     return CarbonLine(
         signal=str(facts.signal),
@@ -79,7 +81,7 @@ def carbon_line(
         state=fetch.state if fetch else "",
         detail=fetch.detail if fetch else "",
         flags=intensity_flags(quality, str(facts.signal)),
-        exogenous=exogenous_lines(journal, exogenous, now),
+        exogenous=others,
     )
 
 

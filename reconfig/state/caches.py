@@ -33,17 +33,23 @@ class MeshCaches:
     """Those that were set aside with all else, which `gc.get_objects` therefore no longer lists; by
     identity."""
 
+    _lasts: ClassVar[bool] = False
+    """Whether a session of this process, or of the one it was forked from, set aside what was alive
+    for good."""
+
     def __init__(self, *, gc_freeze: bool = False) -> None:
         """Prepare to forget; `gc_freeze`: and set aside what is alive from garbage collections.
 
         A switch collects garbage, and walking all of torch's modules takes most of its teardown.
-        What was set aside stays known to later sessions of this process and of those it forks.
+        What was set aside stays known to later sessions of this process and of those it forks; they
+        walk what was made since.
         """
-        self._switches = 1 if gc_freeze else 0
-        self._thaws = False
         if gc_freeze:
             gc.collect()
             self._freeze(_collected())
+            MeshCaches._lasts = True
+        self._switches = 1 if MeshCaches._lasts else 0
+        self._thaws = False
 
     def collect(self, device: str, *, switching: bool) -> None:
         """Empty every cache and collect garbage, after a state was emptied.
@@ -109,15 +115,20 @@ def _collected() -> list[Any]:
 
 def _imported() -> Iterator[Any]:
     """Those of modules and classes, also where a script has set what it imported aside itself."""
+    seen = set[int]()
     for name, module in [*sys.modules.items()]:
         if name.startswith(_OWNER) and module is not None:
             for each in [*vars(module).values()]:
-                inner = [*vars(each).values()] if isinstance(each, type) else []
-                for one in (each, *inner):
-                    wrapped = isinstance(one, staticmethod | classmethod)
-                    bare = one.__func__ if wrapped else one
-                    if _is_cache(bare):
-                        yield bare
+                if isinstance(each, type) and id(each) not in seen:
+                    seen.add(id(each))
+                    yield from filter(_is_cache, map(_bare, [*vars(each).values()]))
+                elif type(each) is _LRU and _is_cache(each):
+                    yield each
+
+
+def _bare(attribute: Any) -> Any:
+    """Take an attribute of a class out of `staticmethod` or `classmethod`."""
+    return attribute.__func__ if isinstance(attribute, (staticmethod, classmethod)) else attribute
 
 
 def _is_cache(thing: Any) -> bool:

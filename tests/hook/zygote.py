@@ -1,6 +1,7 @@
 """Starts ranks by fork from one process that has imported torch, so a launch costs no import.
 
-What torch imports late (with the first optimizer, half a second of each rank) is imported too.
+What torch imports or learns late (with the first optimizer, half a second of each rank) it has
+done too (warm.py).
 
     python -m tests.hook.zygote      JSON lines in: {"id", "nproc", "environment", "out",
                                      "job", "hosts"?}, {"end": id} or {"load": module};
@@ -14,7 +15,6 @@ becomes of the other; SIGUSR1 to the first one's agent cuts the cable.
 
 import atexit
 import faulthandler
-import gc
 import importlib
 import json
 import os
@@ -23,17 +23,21 @@ import signal
 import sys
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch._dynamo
-import torch.onnx.operators  # noqa: F401
+import torch.onnx.operators
 from torch._C._distributed_c10d import TCPStore
 
 import tests.hook.tiny  # noqa: F401 - imported once here, for every rank
 from tests.hook import hosts
+from tests.hook.warm import warm
+from wattmesh.reconfig.state.caches import MeshCaches
 
 AGENT_PATIENCE_S = 30.0
 """torchrun's own, before it resorts to SIGKILL."""
@@ -41,14 +45,13 @@ AGENT_PATIENCE_S = 30.0
 
 def main() -> None:
     """Serve launches until stdin closes."""
-    # What has been imported is walked and set aside here once: every rank would do it again, and
-    # have a copy of all the pages that a walk writes to.
-    gc.collect()
-    gc.freeze()
+    torch.set_num_threads(1)
+    warm()
+    _set_aside()
     agents: dict[int, int] = {}
     buffer = b""
     while True:
-        ready, _, _ = select.select([0], [], [], 0.02)
+        ready, _, _ = select.select([0], [], [], 0.02 if agents else None)
         if ready:
             chunk = os.read(0, 1 << 16)
             if not chunk:
@@ -62,12 +65,22 @@ def main() -> None:
         _signal(pid, signal.SIGTERM)
 
 
+def _set_aside() -> None:
+    """Do here once what every child would do with what has been imported.
+
+    A child has a copy of all the pages that it writes to: of those that a walk of the garbage
+    collector marks, and of those that torch's libraries of operators are taken apart in at the end.
+    """
+    MeshCaches(gc_freeze=True)
+    for each in vars(weakref.finalize)["_registry"]:
+        each.atexit = False
+
+
 def _serve(request: dict[str, Any], agents: dict[int, int]) -> None:
     if "load" in request:
         if request["load"] not in sys.modules:
             importlib.import_module(request["load"])
-            gc.collect()
-            gc.freeze()
+            _set_aside()
         return
     if "end" in request:
         for pid, number in agents.items():
@@ -191,7 +204,7 @@ def _wait_for(ranks: dict[int, int], request: dict[str, Any], asked: list[int]) 
         if ended_at is not None and time.monotonic() - ended_at > AGENT_PATIENCE_S:
             for pid in ranks:
                 _signal(pid, signal.SIGKILL)
-        time.sleep(0.01)
+        time.sleep(0.025)
     return 1 if failed else 0
 
 

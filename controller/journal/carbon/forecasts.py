@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
 from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.prepared import prepared
 from wattmesh.controller.journal.database.tables import CARBON_FORECASTS, CARBON_SKILL, DECISIONS
 from wattmesh.controller.journal.database.values import MICROSECOND, from_us, to_text, to_us, upsert
 from wattmesh.policies.decision import Climatology, IntensitySlot, Rung
@@ -28,6 +29,16 @@ BLEND, PROFILE = "blend", "profile"
 """Our own sources: the provider's forecast blended with ours, and ours from its history alone."""
 
 MILLI = 1000.0
+_FORECAST = select(CARBON_FORECASTS).where(CARBON_FORECASTS.c.id == bindparam("which"))
+_USUAL = select(CARBON_SKILL.c.usual).where(CARBON_SKILL.c.signal == bindparam("of"))
+_COVERING = (
+    select(CARBON_FORECASTS)
+    .where(CARBON_FORECASTS.c.signal == bindparam("of"))
+    .where(CARBON_FORECASTS.c.first_at <= bindparam("moment"))
+    .where(CARBON_FORECASTS.c.last_at > bindparam("moment"))
+    .order_by(CARBON_FORECASTS.c.issued_at.desc(), CARBON_FORECASTS.c.id.desc())
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +113,8 @@ class ForecastStore:
 
     def get(self, id_: int) -> Forecast | None:
         """Give one issue; None when it is gone."""
-        query = select(CARBON_FORECASTS).where(CARBON_FORECASTS.c.id == id_)
         with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(_FORECAST, {"which": id_}).one_or_none()
         return _forecast(row) if row else None
 
     def signals(self, ids: Collection[int]) -> dict[int, str]:
@@ -128,17 +138,9 @@ class ForecastStore:
 
     def expected(self, signal: Signal, at: datetime) -> tuple[IntensitySlot, Forecast] | None:
         """Give the slot that covers `at` in the newest issue that has one, and that issue."""
-        table = CARBON_FORECASTS.c
-        moment = to_us(at)
-        query = (
-            select(CARBON_FORECASTS)
-            .where(table.signal == str(signal))
-            .where(table.first_at <= moment, table.last_at > moment)
-            .order_by(table.issued_at.desc(), table.id.desc())
-            .limit(1)
-        )
+        wanted = {"of": str(signal), "moment": to_us(at)}
         with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(_COVERING, wanted).one_or_none()
         if row is None:
             return None
         found = _forecast(row)
@@ -171,9 +173,8 @@ class ForecastStore:
 
     def usual(self, signal: Signal) -> Climatology | None:
         """Give the usual day of a signal; None before there is one."""
-        query = select(CARBON_SKILL.c.usual).where(CARBON_SKILL.c.signal == str(signal))
         with self._database.reading() as connection:
-            found: str | None = connection.execute(query).scalar()
+            found: str | None = connection.execute(_USUAL, {"of": str(signal)}).scalar()
         if not found:
             return None
         told = json.loads(found)
@@ -189,16 +190,12 @@ class ForecastStore:
         self, connection: Connection, signal: Signal, source: str, now: datetime | None
     ) -> Forecast | None:
         """Read the newest issue of one source; one that was read before comes from memory."""
-        table = CARBON_FORECASTS.c
-        mine = [table.signal == str(signal), table.source == source]
-        if now is not None:
-            mine.append(table.issued_at <= to_us(now + AHEAD))
-        order = (table.issued_at.desc(), table.id.desc())
-        newest = select(table.id).where(*mine).order_by(*order).limit(1)
-        id_ = connection.execute(newest).scalar()
+        latest = None if now is None else to_us(now + AHEAD)
+        newest = _newest_id(of=str(signal), source=source, latest=latest)
+        id_ = connection.execute(*newest).scalar()
         known = self._read.get(id_) if id_ is not None else None
         if id_ is not None and known is None:
-            row = connection.execute(select(CARBON_FORECASTS).where(table.id == id_)).one()
+            row = connection.execute(_FORECAST, {"which": id_}).one()
             known = _forecast(row)
             others = {
                 key: each
@@ -207,6 +204,16 @@ class ForecastStore:
             }
             self._read = {**others, id_: known}
         return known
+
+
+@prepared
+def _newest_id(of: Any, source: Any, latest: Any) -> Any:
+    """Select the newest issue of a source, dated not after `latest`."""
+    table = CARBON_FORECASTS.c
+    query = select(table.id).where(table.signal == of, table.source == source)
+    if latest is not None:
+        query = query.where(table.issued_at <= latest)
+    return query.order_by(table.issued_at.desc(), table.id.desc()).limit(1)
 
 
 def issues(points: Sequence[CarbonPoint]) -> tuple[Forecast, ...]:

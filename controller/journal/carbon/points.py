@@ -27,6 +27,11 @@ _OBSERVED = (
     .order_by(CARBON_POINTS.c.start_at, CARBON_POINTS.c.id)
 )
 
+_FETCHED = select(CARBON_FETCHES).where(CARBON_FETCHES.c.signal == bindparam("of"))
+_CHANGES = select(
+    CARBON_POINTS.c.id, CARBON_POINTS.c.signal, CARBON_POINTS.c.start_at, CARBON_POINTS.c.end_at
+).where(CARBON_POINTS.c.id > bindparam("since"))
+
 _RANK = {Quality.MEASURED: 4, Quality.ESTIMATED: 3, Quality.STATIC: 2, Quality.PROVISIONAL: 1}
 
 
@@ -157,10 +162,8 @@ class CarbonStore:
 
     def changes(self, since_id: int) -> tuple[Change, ...]:
         """List the rows stored after the row `since_id`."""
-        table = CARBON_POINTS.c
-        query = select(table.id, table.signal, table.start_at, table.end_at)
         with self._database.reading() as connection:
-            rows = connection.execute(query.where(table.id > since_id)).all()
+            rows = connection.execute(_CHANGES, {"since": since_id}).all()
         return tuple(
             Change(
                 id=row.id, signal=row.signal, start=from_us(row.start_at), end=from_us(row.end_at)
@@ -204,9 +207,8 @@ class CarbonStore:
 
     def last_fetch(self, signal: Signal | str) -> FetchRow | None:
         """Say how the newest polls of a signal went; None before the first."""
-        query = select(CARBON_FETCHES).where(CARBON_FETCHES.c.signal == str(signal))
         with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(_FETCHED, {"of": str(signal)}).one_or_none()
         if row is None:
             return None
         values = dict(row._mapping)

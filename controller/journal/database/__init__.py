@@ -7,6 +7,7 @@ The map:
     identity.py    the UUID of a journal; epochs count within it
     patience.py    connections to PostgreSQL with a deadline for every wait
     pooled.py      the same settings in every transaction, through pgbouncer too
+    prepared.py    statements that are built once
     read_once.py   removes energy that two readers of one device booked twice
     schema.py      upgrades a SQLite journal in a child process
     shown_url.py   a database's address without its secrets (pure)

@@ -108,10 +108,15 @@ def _replacing(table: Table, dialect: str, names: tuple[str, ...], keep: tuple[s
 
 def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
     """Insert a row unless one conflicts with it; return whether it was inserted."""
-    statement = insert_into(table, connection.dialect.name).values(**row)
+    statement = _inserting(table, connection.dialect.name)
+    return connection.execute(statement, dict(row)).first() is not None
+
+
+@cache
+def _inserting(table: Table, dialect: str) -> Any:
+    """Build an INSERT of what conflicts with nothing, once."""
     key = next(iter(table.primary_key))
-    inserted = connection.execute(statement.on_conflict_do_nothing().returning(key))
-    return inserted.first() is not None
+    return insert_into(table, dialect).on_conflict_do_nothing().returning(key)
 
 
 def one_line(text: str, length: int) -> str:

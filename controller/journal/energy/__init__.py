@@ -8,6 +8,7 @@ The map:
     coverage.py        the booked time of each GPU, and its holder
     emission_rows.py   writes grams; names and prices that rows share once
     ledger.py          joules and grams per slot: writes and reads
+    ledger_queries.py  what the ledger asks of the database, each statement built once
     ledger_slots.py    where slots begin and end, across changes of the settings
     run_slots.py       one run slot by slot, for its report
     scenario_slots.py  one run slot by slot, in every scenario

@@ -10,9 +10,10 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, select
+from sqlalchemy import ColumnElement, and_, case, func, select
 
 from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.prepared import prepared
 from wattmesh.controller.journal.database.tables import EMISSIONS, ENERGY
 from wattmesh.controller.journal.database.values import from_us, to_us, with_moments
 from wattmesh.controller.journal.energy.scenario_slots import (
@@ -189,26 +190,9 @@ class BySlot:
         self, run: str, start: datetime | None = None, end: datetime | None = None
     ) -> frozenset[str]:
         """Name the devices with joules booked to a run, in slots that overlap [start, end)."""
-        table = ENERGY.c
-        every = select(func.min(table.gpu_uuid).label("device")).cte(recursive=True)
-        following = select(func.min(table.gpu_uuid)).where(table.gpu_uuid > every.c.device)
-        every = every.union_all(
-            select(following.correlate(every).scalar_subquery()).where(every.c.device.is_not(None))
-        )
-        # One primary-key lookup per device: a run has far more rows than there are devices.
-        booked = select(table.run).where(
-            table.gpu_uuid == every.c.device,
-            table.run == run,
-            table.line == "run",
-            table.energy_mj.is_not(None),
-        )
-        if start is not None:
-            booked = booked.where(table.slot_end > to_us(start))
-        if end is not None:
-            booked = booked.where(table.slot_start < to_us(end))
-        query = select(every.c.device).where(booked.correlate(every).exists())
+        query = _devices_read(of=run, start=to_us(start), end=to_us(end))
         with self._database.reading() as connection:
-            return frozenset(row.device for row in connection.execute(query))
+            return frozenset(row.device for row in connection.execute(*query))
 
     def unobserved_s(self, start: datetime, end: datetime, run: str | None = None) -> float:
         """Sum the unobserved time of slots that begin in [start, end), without rolled-up days."""
@@ -225,19 +209,13 @@ class BySlot:
 
     def powers(self, run: str, start: datetime, end: datetime) -> dict[Span, SlotPower]:
         """Give what a run drew in each slot that begins in [start, end) and overlaps no other."""
-        table = ENERGY.c
-        amounts = (table.gpu_uuid, table.energy_mj, table.upper_mj, table.quality)
-        query = (
-            select(*(table[name] for name in _TIMES), *amounts)
-            .where(table.run == run, table.slot_start.between(to_us(start), to_us(end) - 1))
-            .order_by(table.slot_start, table.slot_end)
-        )
+        wanted = {"of": run, "first": to_us(start), "last": to_us(end) - 1}
         found: dict[Span, SlotPower] = {}
         with self._database.reading() as connection:
-            rows = connection.execute(query).all()
+            rows = connection.execute(*_drawn(**wanted)).all()
             shared = {
                 (int(row.slot_start), row.gpu_uuid): int(row.energy_mj)
-                for row in connection.execute(_not_of(run, start, end))
+                for row in connection.execute(*_not_of(**wanted))
             }
         for (start_us, end_us), group in groupby(rows, key=lambda row: (*map(int, row[:2]),)):
             parts = list(group)
@@ -334,15 +312,51 @@ class BySlot:
             return from_us(connection.execute(query).scalar())
 
 
-def _not_of(run: str, start: datetime, end: datetime) -> Select[Any]:
+@prepared
+def _devices_read(of: Any, start: Any, end: Any) -> Any:
+    """Select the devices with joules of a run, in slots that overlap [start, end)."""
+    table = ENERGY.c
+    every = select(func.min(table.gpu_uuid).label("device")).cte(recursive=True)
+    following = select(func.min(table.gpu_uuid)).where(table.gpu_uuid > every.c.device)
+    every = every.union_all(
+        select(following.correlate(every).scalar_subquery()).where(every.c.device.is_not(None))
+    )
+    # One primary-key lookup per device: a run has far more rows than there are devices.
+    booked = select(table.run).where(
+        table.gpu_uuid == every.c.device,
+        table.run == of,
+        table.line == "run",
+        table.energy_mj.is_not(None),
+    )
+    if start is not None:
+        booked = booked.where(table.slot_end > start)
+    if end is not None:
+        booked = booked.where(table.slot_start < end)
+    return select(every.c.device).where(booked.correlate(every).exists())
+
+
+@prepared
+def _drawn(of: Any, first: Any, last: Any) -> Any:
+    """Select what a run drew in slots that begin in [first, last]."""
+    table = ENERGY.c
+    amounts = (table.gpu_uuid, table.energy_mj, table.upper_mj, table.quality)
+    return (
+        select(*(table[name] for name in _TIMES), *amounts)
+        .where(table.run == of, table.slot_start.between(first, last))
+        .order_by(table.slot_start, table.slot_end)
+    )
+
+
+@prepared
+def _not_of(of: Any, first: Any, last: Any) -> Any:
     """Select joules not booked to the run, in slots and devices of which it has a row."""
     table, mine = ENERGY.c, ENERGY.alias()
     same = and_(mine.c.gpu_uuid == table.gpu_uuid, mine.c.slot_start == table.slot_start)
-    own = select(mine.c.run).where(same, mine.c.run == run).correlate(ENERGY).exists()
+    own = select(mine.c.run).where(same, mine.c.run == of).correlate(ENERGY).exists()
     read = func.sum(table.energy_mj + table.upper_mj).label("energy_mj")
     return (
         select(table.slot_start, table.gpu_uuid, read)
-        .where(table.slot_start.between(to_us(start), to_us(end) - 1), table.run != run)
+        .where(table.slot_start.between(first, last), table.run != of)
         .where(table.energy_mj > 0, own)
         .group_by(table.slot_start, table.gpu_uuid)
     )

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Row,
     Table,
     and_,
+    bindparam,
     delete,
     exists,
     func,
@@ -25,6 +26,7 @@ from sqlalchemy import (
 )
 
 from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.prepared import prepared
 from wattmesh.controller.journal.database.tables import (
     CLOSED_RUNS,
     COVERAGE,
@@ -73,7 +75,7 @@ class CoverageStore:
         """
         found = defaultdict[str, list[Span]](list)
         with self._database.reading() as connection:
-            for row in connection.execute(select(COVERAGE).order_by(COVERAGE.c.from_at)):
+            for row in connection.execute(_COVERED):
                 found[row.gpu_uuid].append((from_us(row.from_at), from_us(row.until_at)))
         return {gpu: tuple(spans) for gpu, spans in found.items()}
 
@@ -92,32 +94,8 @@ class CoverageStore:
             now: a launch that lives holds its GPUs up to now.
             heard: when each run was last heard; None: its newest launch lives.
         """
-        table = INCARNATIONS.c
-        unread = select(ENERGY.c.run).where(_UNREAD).distinct()
-        nobodys = select(ENERGY.c.incarnation).where(_UNREAD, ENERGY.c.run == "").distinct()
-        theirs = select(INCARNATIONS.c.run).where(table.incarnation.in_(nobodys))
-        query = (
-            select(
-                INCARNATIONS,
-                RUNS.c.incarnation.label("newest"),
-                RUNS.c.world_size,
-                RUNS.c.wakes_at,
-                RUNS.c.finished_at,
-            )
-            .join(RUNS, RUNS.c.run == table.run)
-            .where(
-                or_(
-                    table.last_seen_at >= to_us(since),
-                    RUNS.c.held_as != "",
-                    table.run.in_(unread),
-                    table.run.in_(theirs),
-                )
-            )
-            .where(table.run.not_in(select(CLOSED_RUNS.c.run)))
-            .order_by(table.started_at)
-        )
         with self._database.reading() as connection:
-            rows = connection.execute(query).all()
+            rows = connection.execute(*_holders(since=to_us(since))).all()
         found = []
         woken = {before.incarnation: after.started_at for before, after in _successors(rows)}
         for row in rows:
@@ -156,8 +134,8 @@ class CoverageStore:
         found: dict[Key, EnergyRow] = {}
         with self._database.reading() as connection:
             for first in range(0, len(names), 200):
-                query = select(ENERGY).where(_UNREAD, ENERGY.c.run.in_(names[first : first + 200]))
-                for row in connection.execute(query):
+                some = {"names": names[first : first + 200]}
+                for row in connection.execute(_UNREAD_OF, some):
                     each = EnergyRow(**with_moments(row, *_TIMES))
                     if not each.run and each.incarnation not in launches:
                         continue
@@ -188,28 +166,10 @@ class CoverageStore:
         A GPU counts only when its whole slot was read, nothing of it was spread over slots by time,
         and it has no other row in that slot.
         """
-        table, other = ENERGY.c, ENERGY.alias()
-        alone = not_(
-            exists().where(
-                other.c.gpu_uuid == table.gpu_uuid,
-                other.c.slot_start == table.slot_start,
-                or_(other.c.run != table.run, other.c.line != table.line),
-            )
-        )
-        draw_w = func.max(table.energy_mj * 1e3 / (table.slot_end - table.slot_start))
-        query = (
-            select(table.slot_start, table.slot_end, draw_w.label("power_w"))
-            .join(COVERAGE, COVERAGE.c.gpu_uuid == table.gpu_uuid)
-            .where(table.run == run, table.line == RUN, table.unobserved_ms == 0, alone)
-            .where(table.quality.not_like(f"%{SPREAD}%"))
-            .where(and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS)))
-            .where(table.slot_start >= COVERAGE.c.from_at, table.slot_end <= COVERAGE.c.until_at)
-            .group_by(table.slot_start, table.slot_end)
-        )
         with self._database.reading() as connection:
             return {
                 (from_us(row.slot_start), from_us(row.slot_end)): float(row.power_w)
-                for row in connection.execute(query)
+                for row in connection.execute(*_draws(of=run))
                 if row.power_w is not None
             }
 
@@ -218,6 +178,62 @@ _UNREAD = and_(ENERGY.c.unobserved_ms > 0, ENERGY.c.line == UNOBSERVED)
 """Rows of unread time; matches the partial index of rows with unobserved time."""
 
 _TIMES = ("slot_start", "slot_end")
+
+_COVERED = select(COVERAGE).order_by(COVERAGE.c.from_at)
+_COVERED_OF = select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(bindparam("names", expanding=True)))
+_UNREAD_OF = select(ENERGY).where(_UNREAD, ENERGY.c.run.in_(bindparam("names", expanding=True)))
+
+
+@prepared
+def _holders(since: Any) -> Any:
+    """Select launches heard since, and those of runs that hold GPUs or have unread time."""
+    table = INCARNATIONS.c
+    unread = select(ENERGY.c.run).where(_UNREAD).distinct()
+    nobodys = select(ENERGY.c.incarnation).where(_UNREAD, ENERGY.c.run == "").distinct()
+    theirs = select(INCARNATIONS.c.run).where(table.incarnation.in_(nobodys))
+    return (
+        select(
+            INCARNATIONS,
+            RUNS.c.incarnation.label("newest"),
+            RUNS.c.world_size,
+            RUNS.c.wakes_at,
+            RUNS.c.finished_at,
+        )
+        .join(RUNS, RUNS.c.run == table.run)
+        .where(
+            or_(
+                table.last_seen_at >= since,
+                RUNS.c.held_as != "",
+                table.run.in_(unread),
+                table.run.in_(theirs),
+            )
+        )
+        .where(table.run.not_in(select(CLOSED_RUNS.c.run)))
+        .order_by(table.started_at)
+    )
+
+
+@prepared
+def _draws(of: Any) -> Any:
+    """Select by slot the largest mean draw of a GPU that the run `of` held alone all through it."""
+    table, other = ENERGY.c, ENERGY.alias()
+    alone = not_(
+        exists().where(
+            other.c.gpu_uuid == table.gpu_uuid,
+            other.c.slot_start == table.slot_start,
+            or_(other.c.run != table.run, other.c.line != table.line),
+        )
+    )
+    draw_w = func.max(table.energy_mj * 1e3 / (table.slot_end - table.slot_start))
+    return (
+        select(table.slot_start, table.slot_end, draw_w.label("power_w"))
+        .join(COVERAGE, COVERAGE.c.gpu_uuid == table.gpu_uuid)
+        .where(table.run == of, table.line == RUN, table.unobserved_ms == 0, alone)
+        .where(table.quality.not_like(f"%{SPREAD}%"))
+        .where(and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS)))
+        .where(table.slot_start >= COVERAGE.c.from_at, table.slot_end <= COVERAGE.c.until_at)
+        .group_by(table.slot_start, table.slot_end)
+    )
 
 
 def _place(table: Table, run: str, gpu: str, start: datetime) -> tuple[ColumnElement[bool], ...]:
@@ -255,8 +271,7 @@ def extend(
     known = defaultdict[str, dict[int, int]](dict)
     for first in range(0, len(advanced), 500):
         names = sorted(advanced)[first : first + 500]
-        query = select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(names))
-        for row in connection.execute(query):
+        for row in connection.execute(_COVERED_OF, {"names": names}):
             known[row.gpu_uuid][row.from_at] = row.until_at
     rows = []
     for gpu, each in advanced.items():

@@ -5,9 +5,10 @@ it was written; numbers are never told to anybody, nor used again for something 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, select, tuple_
 
 from wattmesh.controller.journal.database.tables import (
     EMISSION_PRICES,
@@ -50,8 +51,8 @@ def replace_emissions(connection: Connection, rows: Sequence[Mapping[str, Any]])
     )
 
 
-def numbered(column: ColumnElement[int], name: str) -> ColumnElement[bool]:
-    """Match rows of `EMISSION_ROWS` by the name of their run or device."""
+def numbered(column: ColumnElement[int], name: Any) -> ColumnElement[bool]:
+    """Match rows of `EMISSION_ROWS` by the name of their run or device, or a parameter for it."""
     number = select(LEDGER_NAMES.c.id).where(LEDGER_NAMES.c.name == name)
     return column == number.scalar_subquery()
 
@@ -72,13 +73,16 @@ def _numbers(
 def _known(
     connection: Connection, table: Table, words: Sequence[str], wanted: Iterable[Key]
 ) -> Iterable[tuple[Key, int]]:
-    columns, ordered = [table.c[word] for word in words], sorted(wanted)
+    ordered, query = sorted(wanted), _those_among(table, tuple(words))
     for first in range(0, len(ordered), AT_ONCE):
         some = ordered[first : first + AT_ONCE]
-        query = select(table.c.id, *columns)
-        if len(columns) == 1:
-            query = query.where(columns[0].in_([each[0] for each in some]))
-        else:
-            query = query.where(tuple_(*columns).in_(some))
-        for row in connection.execute(query):
+        values = [each[0] for each in some] if len(words) == 1 else some
+        for row in connection.execute(query, {"keys": values}):
             yield tuple(row[1:]), int(row[0])
+
+
+@cache
+def _those_among(table: Table, words: tuple[str, ...]) -> Any:
+    columns = [table.c[word] for word in words]
+    key: Any = columns[0] if len(columns) == 1 else tuple_(*columns)
+    return select(table.c.id, *columns).where(key.in_(bindparam("keys", expanding=True)))

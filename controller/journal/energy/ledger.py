@@ -12,13 +12,13 @@ from itertools import groupby
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Row, delete, exists, func, not_, or_, select
+from sqlalchemy import Row, exists, func, not_, select
 
 from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.prepared import Prepared
 from wattmesh.controller.journal.database.tables import (
     CLOSED_RUNS,
     COUNTERS,
-    EMISSION_ROWS,
     EMISSIONS,
     ENERGY,
     NODE_COUNTERS,
@@ -33,15 +33,15 @@ from wattmesh.controller.journal.database.values import (
     upsert,
     with_moments,
 )
+from wattmesh.controller.journal.energy import ledger_queries as queries
 from wattmesh.controller.journal.energy.changes import note
 from wattmesh.controller.journal.energy.coverage import extend
-from wattmesh.controller.journal.energy.emission_rows import numbered, replace_emissions
-from wattmesh.controller.journal.energy.sums import Sums, TotalRow, same_slot
+from wattmesh.controller.journal.energy.emission_rows import replace_emissions
+from wattmesh.controller.journal.energy.sums import Sums, TotalRow
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, Span
 
 __all__ = ["EmissionRow", "Intensity", "LedgerStore", "TokenMark", "TotalRow"]
 
-ACTUAL = "actual"
 _MARK_TIMES = ("slot_start", "slot_end", "at")
 
 MOST_NAMED = 200
@@ -156,14 +156,11 @@ class LedgerStore:
         self, start: datetime | None = None, end: datetime | None = None, run: str | None = None
     ) -> tuple[EnergyRow, ...]:
         """List energy rows whose slot begins in [start, end)."""
-        query = select(ENERGY).order_by(ENERGY.c.slot_start, ENERGY.c.gpu_uuid, ENERGY.c.run)
-        query = _within(query, ENERGY.c.slot_start, start, end)
-        if run is not None:
-            query = query.where(ENERGY.c.run == run)
+        query = queries.energy(start=to_us(start), end=to_us(end), of=run)
         with self._database.reading() as connection:
             return tuple(
                 EnergyRow(**with_moments(row, "slot_start", "slot_end"))
-                for row in connection.execute(query)
+                for row in connection.execute(*query)
             )
 
     def emit(self, rows: Iterable[EmissionRow]) -> None:
@@ -181,16 +178,11 @@ class LedgerStore:
         scenario: str | None = None,
     ) -> tuple[EmissionRow, ...]:
         """List emission rows whose slot begins in [start, end)."""
-        order = (EMISSIONS.c.slot_start, EMISSIONS.c.scenario, EMISSIONS.c.gpu_uuid)
-        query = _within(select(EMISSIONS).order_by(*order), EMISSIONS.c.slot_start, start, end)
-        if run is not None:
-            query = query.where(EMISSIONS.c.run == run)
-        if scenario is not None:
-            query = query.where(EMISSIONS.c.scenario == scenario)
+        query = queries.emissions(start=to_us(start), end=to_us(end), of=run, scenario=scenario)
         with self._database.reading() as connection:
             return tuple(
                 EmissionRow(**with_moments(row, "slot_start", "slot_end"))
-                for row in connection.execute(query)
+                for row in connection.execute(*query)
             )
 
     def mark(
@@ -208,28 +200,15 @@ class LedgerStore:
         values = [{"run": run, **_as_columns(columns(mark), *_MARK_TIMES)} for mark in marks]
         with self._database.writing() as connection:
             upsert(connection, TOKEN_MARKS, values)
-            gone_us = (
-                connection.execute(
-                    delete(EMISSION_ROWS)
-                    .where(
-                        numbered(EMISSION_ROWS.c.run_id, run),
-                        EMISSION_ROWS.c.scenario != ACTUAL,
-                        EMISSION_ROWS.c.slot_start >= to_us(since),
-                    )
-                    .returning(EMISSION_ROWS.c.slot_start)
-                )
-                .scalars()
-                .all()
-            )
+            replaced = queries.delete_other_scenarios(of=run, since=to_us(since))
+            gone_us = connection.execute(*replaced).scalars().all()
             replace_emissions(connection, emissions)
             note(connection, (*gone_us, *(row["slot_start"] for row in emissions)))
 
     def token_marks(self, run: str, since: datetime | None = None) -> tuple[TokenMark, ...]:
         """List a run's marks in time order; those made from `since` on."""
-        query = select(TOKEN_MARKS).where(TOKEN_MARKS.c.run == run)
-        query = _within(query, TOKEN_MARKS.c.at, since, None)
         with self._database.reading() as connection:
-            rows = connection.execute(query.order_by(TOKEN_MARKS.c.slot_start)).all()
+            rows = connection.execute(*queries.marks(of=run, since=to_us(since))).all()
         return tuple(map(_token_mark, rows))
 
     def marks_of_runs(self, since: datetime) -> Mapping[str, tuple[TokenMark, ...]]:
@@ -248,41 +227,34 @@ class LedgerStore:
 
     def first_mark(self, run: str) -> TokenMark | None:
         """Give how far a run was when it first registered."""
-        return next(iter(self._marks(run, TOKEN_MARKS.c.slot_start, 1)), None)
+        return next(iter(self._some_marks(queries.first_marks(of=run, most=1))), None)
 
     def newest_marks(self, run: str, count: int = 1) -> tuple[TokenMark, ...]:
         """Give a run's newest marks in time order."""
-        return tuple(reversed(self._marks(run, TOKEN_MARKS.c.slot_start.desc(), count)))
+        return tuple(reversed(self._some_marks(queries.newest_marks(of=run, most=count))))
 
-    def _marks(self, run: str, order: Any, count: int) -> tuple[TokenMark, ...]:
-        query = select(TOKEN_MARKS).where(TOKEN_MARKS.c.run == run).order_by(order).limit(count)
+    def _some_marks(self, query: Prepared) -> tuple[TokenMark, ...]:
         with self._database.reading() as connection:
-            return tuple(map(_token_mark, connection.execute(query)))
+            return tuple(map(_token_mark, connection.execute(*query)))
 
     def trained(self, run: str, scenario: str, before: datetime) -> int:
         """Sum the tokens that a scenario trained in slots that begin before a moment."""
-        query = (
-            select(func.sum(EMISSIONS.c.tokens))
-            .where(EMISSIONS.c.scenario == scenario, EMISSIONS.c.run == run)
-            .where(EMISSIONS.c.slot_start < to_us(before))
-        )
+        query = queries.trained(of=run, scenario=scenario, before=to_us(before))
         with self._database.reading() as connection:
-            return int(connection.execute(query).scalar() or 0)
+            return int(connection.execute(*query).scalar() or 0)
 
     def first_slot_of_kind(self, run: str, kind: str) -> datetime | None:
         """Give the first slot of this kind in a run's other scenarios; None: there is none."""
-        query = select(func.min(EMISSIONS.c.slot_start)).where(
-            EMISSIONS.c.scenario != ACTUAL, EMISSIONS.c.run == run, EMISSIONS.c.line == kind
-        )
+        query = queries.first_slot_of_kind(of=run, kind=kind)
         with self._database.reading() as connection:
-            return from_us(connection.execute(query).scalar())
+            return from_us(connection.execute(*query).scalar())
 
     def scenario_spans(self, run: str) -> tuple[Span, ...]:
         """List the slots that a run's other scenarios have, in time order."""
         table = EMISSIONS.c
         query = (
             select(table.slot_start, table.slot_end)
-            .where(table.run == run, table.scenario != ACTUAL)
+            .where(table.run == run, table.scenario != queries.ACTUAL)
             .distinct()
             .order_by(table.slot_start)
         )
@@ -291,53 +263,20 @@ class LedgerStore:
 
     def unemitted(self, since: datetime | None, scenario: str) -> tuple[EnergyRow, ...]:
         """List energy rows of slots from `since` whose emission row is missing or differs."""
-        query = (
-            select(ENERGY)
-            .where(
-                not_(
-                    exists().where(
-                        same_slot(scenario),
-                        EMISSIONS.c.slot_end == ENERGY.c.slot_end,
-                        EMISSIONS.c.energy_mj.is_not_distinct_from(ENERGY.c.energy_mj),
-                        EMISSIONS.c.upper_mj == ENERGY.c.upper_mj,
-                        EMISSIONS.c.energy_quality == ENERGY.c.quality,
-                    )
-                )
-            )
-            .order_by(ENERGY.c.slot_start, ENERGY.c.gpu_uuid, ENERGY.c.run)
-        )
-        query = _within(query, ENERGY.c.slot_start, since, None)
+        query = queries.unemitted(since=to_us(since), scenario=scenario)
         with self._database.reading() as connection:
             return tuple(
                 EnergyRow(**with_moments(row, "slot_start", "slot_end"))
-                for row in connection.execute(query)
+                for row in connection.execute(*query)
             )
 
     def intensities(self, slots: Collection[datetime] | None = None) -> tuple[Intensity, ...]:
         """List the intensities that slots were priced with, oldest first; None: of all slots."""
-        table = EMISSIONS.c
-        columns = (
-            table.slot_start,
-            table.slot_end,
-            table.signal,
-            table.quality,
-            table.g_milli_per_kwh,
-            table.model,
-            table.stand_in,
-            table.pue_milli,
-        )
-        query: Any = (
-            select(*columns)
-            .where(or_(table.energy_mj.is_not(None), table.upper_mj > 0))
-            .distinct()
-            .order_by(table.slot_start)
-        )
         wanted = [None] if slots is None else list(_in_batches(slots))
         found = []
         with self._database.reading() as connection:
             for each in wanted:
-                these = query if each is None else query.where(table.slot_start.in_(each))
-                rows = connection.execute(these).all()
+                rows = connection.execute(*queries.intensities(slots=each)).all()
                 found += [Intensity(**with_moments(row, "slot_start", "slot_end")) for row in rows]
         return tuple(found)
 
@@ -358,7 +297,7 @@ class LedgerStore:
     def closed_runs(self) -> dict[str, dict[str, Any]]:
         """Give the figures of runs whose slots were summed up, by run."""
         with self._database.reading() as connection:
-            rows = connection.execute(select(CLOSED_RUNS)).all()
+            rows = connection.execute(queries.CLOSED).all()
         return {row.run: json.loads(row.figures) for row in rows}
 
     def close_run(self, run: str, figures: Mapping[str, Any], now: datetime) -> None:
@@ -369,9 +308,8 @@ class LedgerStore:
 
     def newest_energy(self, run: str) -> datetime | None:
         """Give the start of the newest slot in which joules or unread time were booked to a run."""
-        query = select(func.max(ENERGY.c.slot_start)).where(ENERGY.c.run == run)
         with self._database.reading() as connection:
-            return from_us(connection.execute(query).scalar())
+            return from_us(connection.execute(*queries.newest_energy(of=run)).scalar())
 
     def newest_slot(self, run: str) -> datetime | None:
         """Give the start of the newest slot that has a row of a run in any scenario."""
@@ -386,7 +324,8 @@ class LedgerStore:
 
     def first_slot(self, since: datetime, run: str | None = None) -> datetime | None:
         """Give the first slot from `since` in which anything was booked, to one run or to any."""
-        query = _within(select(func.min(ENERGY.c.slot_start)), ENERGY.c.slot_start, since, None)
+        table = ENERGY.c.slot_start
+        query = queries.within(select(func.min(table)), table, to_us(since), None)
         if run is not None:
             query = query.where(ENERGY.c.run == run)
         with self._database.reading() as connection:
@@ -419,13 +358,6 @@ def _in_batches(slots: Collection[datetime]) -> Iterator[list[int]]:
     values = sorted(map(to_us, slots))
     for first in range(0, len(values), MOST_NAMED):
         yield values[first : first + MOST_NAMED]
-
-
-def _within(query: Any, column: Any, start: datetime | None, end: datetime | None) -> Any:
-    """Limit a query to [start, end)."""
-    if start is not None:
-        query = query.where(column >= to_us(start))
-    return query if end is None else query.where(column < to_us(end))
 
 
 def _as_columns(values: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, func, literal, select, true
 
 from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.prepared import Prepared, prepared
 from wattmesh.controller.journal.database.tables import EMISSIONS, ENERGY, ROLLUPS
 from wattmesh.controller.journal.energy.changes import DAY_US, changes_before
 from wattmesh.telemetry.carbon import signal_quality
@@ -105,8 +106,8 @@ class Sums:
             kept = self._old(connection)
             recent = _add_up(
                 connection,
-                energy_sums(ENERGY.c.slot_start >= kept.end_us),
-                emission_sums(EMISSIONS.c.slot_start >= kept.end_us),
+                _energy(first=kept.end_us, end=None, of=None),
+                _grams(first=kept.end_us, end=None, of=None),
             )
         return _rows(_merged(kept.sums, recent))
 
@@ -131,23 +132,18 @@ class Sums:
 
     def between(self, start_us: int, end_us: int, run: str | None = None) -> tuple[TotalRow, ...]:
         """Sum slots that begin in [start, end), of one run or of all; rolled up days too."""
-
-        def which(table: Table, start: str) -> ColumnElement[bool]:
-            mine = true() if run is None else table.c.run == run
-            return and_(table.c[start].between(start_us, end_us - 1), mine)
-
         with self._database.reading() as connection:
             found = _add_up(
                 connection,
-                energy_sums(which(ENERGY, "slot_start")),
-                emission_sums(which(EMISSIONS, "slot_start")),
-                rolled_sums().where(which(ROLLUPS, "day")),
+                _energy(first=start_us, end=end_us, of=run),
+                _grams(first=start_us, end=end_us, of=run),
+                _rolled(first=start_us, end=end_us, of=run),
             )
         return _rows(found)
 
     def _old(self, connection: Connection) -> _Kept:
         """Give the sums of old slots: the kept ones where they still hold."""
-        newest = connection.execute(select(func.max(ENERGY.c.slot_start))).scalar() or 0
+        newest = connection.execute(_NEWEST).scalar() or 0
         end_us = (newest - RECENT_US) // DAY_US * DAY_US
         # Read first: sums that hold more than these changes are only read once more.
         changes = changes_before(connection, end_us)
@@ -155,9 +151,9 @@ class Sums:
         if kept is None or (kept.end_us, kept.changes) != (end_us, changes):
             sums = _add_up(
                 connection,
-                energy_sums(ENERGY.c.slot_start < end_us),
-                emission_sums(EMISSIONS.c.slot_start < end_us),
-                rolled_sums(),
+                _energy(first=None, end=end_us, of=None),
+                _grams(first=None, end=end_us, of=None),
+                _rolled(first=None, end=None, of=None),
             )
             kept = self._kept = _Kept(end_us, changes, sums)
         return kept
@@ -230,12 +226,42 @@ def rolled_sums() -> Any:
     return select(*key, *(func.sum(ROLLUPS.c[name]) for name in AMOUNTS)).group_by(*key)
 
 
-def _add_up(connection: Connection, *queries: Any) -> dict[Key, Amounts]:
+_NEWEST = select(func.max(ENERGY.c.slot_start))
+
+
+def _from(table: Table, start: str, first: Any, end: Any, of: Any) -> ColumnElement[bool]:
+    """Match rows from `first` to before `end`, and of a run; None: of any."""
+    conditions: list[ColumnElement[bool]] = [true()]
+    if first is not None:
+        conditions.append(table.c[start] >= first)
+    if end is not None:
+        conditions.append(table.c[start] < end)
+    if of is not None:
+        conditions.append(table.c.run == of)
+    return and_(*conditions)
+
+
+@prepared
+def _energy(first: Any, end: Any, of: Any) -> Any:
+    return energy_sums(_from(ENERGY, "slot_start", first, end, of))
+
+
+@prepared
+def _grams(first: Any, end: Any, of: Any) -> Any:
+    return emission_sums(_from(EMISSIONS, "slot_start", first, end, of))
+
+
+@prepared
+def _rolled(first: Any, end: Any, of: Any) -> Any:
+    return rolled_sums().where(_from(ROLLUPS, "day", first, end, of))
+
+
+def _add_up(connection: Connection, *queries: Prepared) -> dict[Key, Amounts]:
     sums: dict[Key, Amounts] = {}
     for query in queries:
         found = {
             tuple(row[: len(KEY)]): tuple(int(value or 0) for value in row[len(KEY) :])
-            for row in connection.execute(query)
+            for row in connection.execute(*query)
         }
         sums = _merged(sums, found)
     return sums

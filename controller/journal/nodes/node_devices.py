@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from wattmesh.controller.journal.database.tables import INCARNATIONS, NODE_DEVICES
 from wattmesh.controller.journal.database.values import insert_new, to_us, upsert
@@ -22,6 +22,14 @@ FREE_AFTER = timedelta(days=1)
 
 REFRESHED = timedelta(hours=1)
 """How often it is recorded that a device was seen."""
+
+_DEVICES = select(NODE_DEVICES).where(
+    NODE_DEVICES.c.gpu_uuid.in_(bindparam("names", expanding=True))
+)
+_OWN = select(NODE_DEVICES.c.gpu_uuid).where(NODE_DEVICES.c.node == bindparam("which"))
+_HELD = select(INCARNATIONS.c.run, INCARNATIONS.c.gpus, INCARNATIONS.c.allocated).where(
+    INCARNATIONS.c.run.in_(bindparam("runs", expanding=True))
+)
 
 
 def elsewhere(
@@ -87,16 +95,10 @@ def check_charged(connection: Connection, node: str, rows: Iterable[EnergyRow]) 
     runs = {row.run for row in rows if row.run}
     if not runs:
         return
-    table = INCARNATIONS.c
-    query = select(table.run, table.gpus, table.allocated).where(table.run.in_(runs))
     held: dict[str, set[str]] = {}
-    for row in connection.execute(query):
+    for row in connection.execute(_HELD, {"runs": sorted(runs)}):
         held.setdefault(row.run, set()).update(json.loads(row.gpus), json.loads(row.allocated))
-    own = set(
-        connection.execute(
-            select(NODE_DEVICES.c.gpu_uuid).where(NODE_DEVICES.c.node == node)
-        ).scalars()
-    )
+    own = set(connection.execute(_OWN, {"which": node}).scalars())
     for run, gpus in held.items():
         if not gpus & own:
             raise InputInvalid(
@@ -119,5 +121,4 @@ def left_out_sentence(strange: Mapping[str, str]) -> str:
 def _rows(connection: Connection, devices: Collection[str]) -> Sequence[Any]:
     if not devices:
         return ()
-    query = select(NODE_DEVICES).where(NODE_DEVICES.c.gpu_uuid.in_(devices))
-    return connection.execute(query).all()
+    return connection.execute(_DEVICES, {"names": sorted(devices)}).all()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import INCARNATIONS, RUNS, STAYS, SWITCHES
@@ -26,6 +26,20 @@ SUSPENDED = "suspended"
 
 OURS = (RESTART, SUSPENDED)
 """End reasons that we caused, so that no baseline's clock stops for them."""
+
+_STAYS = select(STAYS).where(STAYS.c.run == bindparam("which")).order_by(STAYS.c.at)
+_NEWEST_STAY = (
+    select(STAYS).where(STAYS.c.run == bindparam("which")).order_by(STAYS.c.at.desc()).limit(1)
+)
+_LAUNCHES = (
+    select(INCARNATIONS)
+    .where(INCARNATIONS.c.run == bindparam("which"))
+    .order_by(INCARNATIONS.c.started_at)
+)
+_HERE = select(RUNS.c.layout, RUNS.c.clock_mhz, RUNS.c.tokens, RUNS.c.finish_reason).where(
+    RUNS.c.run == bindparam("which")
+)
+_OPEN_SWITCH = select(SWITCHES.c.state).where(SWITCHES.c.open_run == bindparam("which"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +80,6 @@ class StayStore:
 
     def of(self, run: str) -> tuple[StayRow, ...]:
         """List a run's stays in time order."""
-        query = select(STAYS).where(STAYS.c.run == run).order_by(STAYS.c.at)
         with self._database.reading() as connection:
             return tuple(
                 StayRow(
@@ -76,13 +89,11 @@ class StayStore:
                     switching=bool(row.switching),
                     tokens=row.tokens,
                 )
-                for row in connection.execute(query)
+                for row in connection.execute(_STAYS, {"which": run})
             )
 
     def launches(self, run: str) -> tuple[LaunchRow, ...]:
         """List a run's launches in time order."""
-        table = INCARNATIONS.c
-        query = select(INCARNATIONS).where(table.run == run).order_by(table.started_at)
         with self._database.reading() as connection:
             return tuple(
                 LaunchRow(
@@ -92,7 +103,7 @@ class StayStore:
                     gpus=held_gpus(json.loads(row.gpus), json.loads(row.allocated)),
                     gave_back=row.asleep_release == Release.RELEASED,
                 )
-                for row in connection.execute(query)
+                for row in connection.execute(_LAUNCHES, {"which": run})
             )
 
 
@@ -108,19 +119,13 @@ def held_gpus(ranks: Sequence[str], allocated: Sequence[str]) -> tuple[str, ...]
 
 def note_stay(connection: Connection, run: str, now: datetime) -> None:
     """Store where a run is now, if that changed; part of the caller's transaction."""
-    row = connection.execute(
-        select(RUNS.c.layout, RUNS.c.clock_mhz, RUNS.c.tokens, RUNS.c.finish_reason).where(
-            RUNS.c.run == run
-        )
-    ).one_or_none()
+    row = connection.execute(_HERE, {"which": run}).one_or_none()
     if row is None:
         return
-    state = connection.execute(select(SWITCHES.c.state).where(SWITCHES.c.open_run == run)).scalar()
+    state = connection.execute(_OPEN_SWITCH, {"which": run}).scalar()
     moving = state is not None and state != str(SwitchState.ORDERED)
     switching = int(moving or row.finish_reason in OURS)
-    newest = connection.execute(
-        select(STAYS).where(STAYS.c.run == run).order_by(STAYS.c.at.desc()).limit(1)
-    ).one_or_none()
+    newest = connection.execute(_NEWEST_STAY, {"which": run}).one_or_none()
     here = (row.layout, row.clock_mhz, switching)
     if newest is not None and (newest.layout, newest.clock_mhz, newest.switching) == here:
         return

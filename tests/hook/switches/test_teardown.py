@@ -137,6 +137,7 @@ def test_what_was_set_aside_before_is_forgotten_too(
     freeze: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cache of torch's is found though it was frozen before this session began."""
+    monkeypatch.setattr(MeshCaches, "_lasts", False)
 
     def planned(mesh: int) -> int:
         return mesh
@@ -169,6 +170,7 @@ def test_a_switch_walks_only_what_was_made_since_the_one_before(
 ) -> None:
     """What outlived it is set aside, with its caches, for a while or until the session ends."""
     monkeypatch.setattr(caches, "FULL_EVERY", 3)
+    monkeypatch.setattr(MeshCaches, "_lasts", False)
     before = gc.get_freeze_count()
     gc.unfreeze()
     own, made = MeshCaches(), []
@@ -204,8 +206,30 @@ def test_a_switch_walks_only_what_was_made_since_the_one_before(
             gc.freeze()
 
 
-def test_what_the_script_froze_stays_frozen() -> None:
+@pytest.mark.parametrize("lasts", [True, False], ids=["as asked", "the twin"])
+def test_what_was_set_aside_for_good_is_not_walked_by_later_sessions(
+    monkeypatch: pytest.MonkeyPatch, lasts: bool
+) -> None:
+    """Nor by those of forked ranks, at their first switch; a twin that forgets it walks all."""
+    monkeypatch.setattr(MeshCaches, "_lasts", False)
+    garbage = Cycle()
+    held = weakref.ref(garbage)
+    try:
+        MeshCaches(gc_freeze=True)
+        monkeypatch.setattr(MeshCaches, "_lasts", lasts)
+        del garbage
+        later = MeshCaches()
+        later.collect("cpu", switching=True)
+        assert (held() is not None) == lasts
+        later.thaw()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_what_the_script_froze_stays_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session thaws only what it set aside itself."""
+    monkeypatch.setattr(MeshCaches, "_lasts", False)
     gc.freeze()
     try:
         own = MeshCaches()
