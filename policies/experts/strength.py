@@ -115,7 +115,7 @@ def next_strength(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits
     if now.stopped:
         why = "" if now.strength == 0 else "it was stopped for quality, and stays at 0"
         return StrengthStep(strength=0.0, stopped=True, why=why)
-    if facts.gap is not None and facts.gap > limits.gap and now.strength > 0:
+    if facts.gap is not None and not facts.gap <= limits.gap and now.strength > 0:
         return StrengthStep(
             strength=0.0,
             stopped=True,
@@ -160,7 +160,7 @@ def _followed(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) ->
 
 def _may_rise(facts: StrengthFacts, limits: StrengthLimits) -> bool:
     """Return whether quality and loads are known to hold."""
-    if not facts.fresh or facts.gap is None or facts.gap > limits.gap:
+    if not facts.fresh or facts.gap is None or not facts.gap <= limits.gap:
         return False
     return facts.largest_load is not None and facts.largest_load < limits.load_cap
 
