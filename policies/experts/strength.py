@@ -104,9 +104,13 @@ def scores_stay(now: RunStrength, trained: float | None, limits: StrengthLimits)
 
 
 def smoothed(before: float | None, gap: float | None) -> float | None:
-    """Add a paired probe to their moving average; what is not known changes nothing."""
+    """Add a paired probe to their moving average; what is not known changes nothing.
+
+    A gain counts as `MOST_GAP` at most: else one wild pair would hide losses for dozens of others.
+    """
     if gap is None:
         return before
+    gap = max(gap, -MOST_GAP)
     return gap if before is None else before + WEIGHT * (gap - before)
 
 

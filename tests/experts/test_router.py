@@ -349,7 +349,7 @@ def test_soft_changes_nothing_that_somebody_else_saw_of_the_gate(how: str) -> No
             kept.append(plain(x))
             return kept[-1]
 
-        found.gate.forward = patched  # type: ignore[method-assign]
+        found.gate.forward = patched  # type: ignore[method-assign, assignment]
         found(batches(1)[0])
     else:
         hook = nn.modules.module.register_module_forward_hook(
