@@ -95,9 +95,15 @@ def give_storage(module: Any, make: Callable[[Any], Any]) -> None:
 
 
 def is_hooked(module: Any) -> bool:
-    """Return whether a hook sees what a module takes or gives, forward or backward."""
+    """Return whether a hook of its own, or a patched `forward`, sees what a module gives."""
     hooks = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(part_of(module, name) for name in hooks)
+    return any(part_of(module, name) for name in hooks) or "forward" in vars(module)
+
+
+def hooks_of_all_modules() -> tuple[Any, ...]:
+    """Return the tables of hooks that see what every module gives, as they are filled later."""
+    names = ("_global_forward_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
+    return tuple(find("torch.nn.modules.module", name) for name in names)
 
 
 def norms(tensors: list[Any]) -> list[Any]:

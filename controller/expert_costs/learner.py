@@ -59,6 +59,9 @@ MARKS = 64
 PATIENCE_S = 660.0
 """A count whose GPUs were not all read this long after it is used for those that were."""
 
+FEWEST_TO_DIFFER = 2
+"""Of a single span nobody knows its noise, so GPUs of one kind would seem to differ."""
+
 FEWEST_SPANS = 5
 """Until then, costs that are not known well enough leave a run what it has (a new daemon knows less
 than the one before told)."""
@@ -228,7 +231,7 @@ class CostLearner:
         costs, told = learning.costs.costs, learning.telling.told
         scores = scored(gpus, costs, times=learning.costs.times)
         spans = min((costs[gpu].spans if gpu in costs else 0 for gpu in gpus), default=0)
-        if told is None and scores.neutral_because and spans < FEWEST_SPANS:
+        if told is None and spans < (FEWEST_SPANS if scores.neutral_because else FEWEST_TO_DIFFER):
             return
         if told is not None and not costs:
             # Nothing is missing: all is learned anew, in another layout. Only strength may change.

@@ -2,7 +2,8 @@
 
 Invariant: scores say nothing (all exactly 0) unless the GPUs are known to differ: where one is
 missing, where real and simulated joules would be compared, or where the spread is no larger than
-2 % or than what is not known of it. So a homogeneous group trains exactly as without.
+2 % or than what is not known of it. So a homogeneous group trains exactly as without, also while
+one of its GPUs is late only because it got more rows.
 """
 
 import math
@@ -70,20 +71,16 @@ def scored(
     reason = next(_unknown(gpus, costs), "")
     if reason:
         return _neutral(gpus, reason)
-    late = _straggler_j(gpus, costs, times or {})
-    joules = [costs[gpu].joules_per_token + late[gpu] for gpu in gpus]
-    mean = math.fsum(joules) / len(joules)
-    deviation = statistics.pstdev(joules)
-    if mean <= 0 or deviation < LEAST_SPREAD * mean:
-        share = deviation / mean if mean > 0 else 0.0
-        alike = f"the GPUs cost the same: they differ by {share:.2%}"
-        return replace(_neutral(gpus, alike), close=True)
     error = math.sqrt(math.fsum(costs[gpu].variance for gpu in gpus) / len(gpus))
-    if deviation < ERRORS * error:
-        vague = (
-            f"the GPUs differ by {deviation / mean:.1%}, known to {ERRORS * error / mean:.1%} only"
-        )
-        return replace(_neutral(gpus, vague), close=True)
+    joules = [costs[gpu].joules_per_token for gpu in gpus]
+    late = _straggler_j(gpus, costs, times or {})
+    close = _too_close(joules, error)
+    if any(late.values()) and not (close and _as_fast(gpus, times or {}, late)):
+        joules = [each + late[gpu] for each, gpu in zip(joules, gpus, strict=True)]
+        close = _too_close(joules, error)
+    if close:
+        return replace(_neutral(gpus, close), close=True)
+    mean, deviation = math.fsum(joules) / len(joules), statistics.pstdev(joules)
     values = ((each - mean) / deviation for each in joules)
     clipped = [max(-MOST, min(MOST, each)) for each in values]
     by_gpu = dict(zip(gpus, clipped, strict=True))
@@ -107,6 +104,26 @@ def _unknown(gpus: Sequence[str], costs: Mapping[str, TokenCost]) -> Iterator[st
         yield "what is not known of a GPU's cost is negative"
     if len({each.simulated for each in known}) > 1:
         yield "some GPUs are real and some simulated"
+
+
+def _too_close(joules: Sequence[float], error: float) -> str:
+    """Say why these are not known to differ; "" where they are. `error`: standard, of one."""
+    mean, deviation = math.fsum(joules) / len(joules), statistics.pstdev(joules)
+    if mean <= 0 or deviation < LEAST_SPREAD * mean:
+        share = deviation / mean if mean > 0 else 0.0
+        return f"the GPUs cost the same: they differ by {share:.2%}"
+    if deviation < ERRORS * error:
+        return (
+            f"the GPUs differ by {deviation / mean:.1%}, known to {ERRORS * error / mean:.1%} only"
+        )
+    return ""
+
+
+def _as_fast(gpus: Sequence[str], times: Mapping[str, GpuTime], late: Mapping[str, float]) -> bool:
+    """Return whether late GPUs only had more rows: none of them is slower than the others."""
+    early = [times[gpu].seconds_per_token for gpu in gpus if not late[gpu]]
+    most = (1 + LEAST_SPREAD) * math.fsum(early) / max(1, len(early))
+    return all(times[gpu].seconds_per_token <= most for gpu in gpus if late[gpu])
 
 
 def _straggler_j(

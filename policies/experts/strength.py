@@ -104,9 +104,13 @@ def scores_stay(now: RunStrength, trained: float | None, limits: StrengthLimits)
 
 
 def smoothed(before: float | None, gap: float | None) -> float | None:
-    """Add a paired probe to their moving average; what is not known changes nothing."""
+    """Add a paired probe to their moving average; what is not known changes nothing.
+
+    A gain counts as `MOST_GAP` at most: else one wild pair would hide losses for dozens of others.
+    """
     if gap is None:
         return before
+    gap = max(gap, -MOST_GAP)
     return gap if before is None else before + WEIGHT * (gap - before)
 
 
@@ -115,7 +119,7 @@ def next_strength(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits
     if now.stopped:
         why = "" if now.strength == 0 else "it was stopped for quality, and stays at 0"
         return StrengthStep(strength=0.0, stopped=True, why=why)
-    if facts.gap is not None and facts.gap > limits.gap and now.strength > 0:
+    if facts.gap is not None and not facts.gap <= limits.gap and now.strength > 0:
         return StrengthStep(
             strength=0.0,
             stopped=True,
@@ -160,7 +164,7 @@ def _followed(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) ->
 
 def _may_rise(facts: StrengthFacts, limits: StrengthLimits) -> bool:
     """Return whether quality and loads are known to hold."""
-    if not facts.fresh or facts.gap is None or facts.gap > limits.gap:
+    if not facts.fresh or facts.gap is None or not facts.gap <= limits.gap:
         return False
     return facts.largest_load is not None and facts.largest_load < limits.load_cap
 

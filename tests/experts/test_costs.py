@@ -251,15 +251,30 @@ def test_scores_are_bounded_and_in_order(joules: list[float]) -> None:
 
 
 def test_a_gpu_that_all_wait_for_is_dear() -> None:
-    """Of two alike the later one costs the idle power of both for its next row."""
+    """Of two equally cheap ones the slower costs the idle power of both for its next row."""
     costs = {"early": cost(1e-3), "late": cost(1e-3)}
     times = {name: GpuTime(seconds=1.0, seconds_per_token=1e-5) for name in costs}
     assert set(scored(list(costs), costs, times=times).by_gpu.values()) == {0.0}
-    times["late"] = replace(times["late"], seconds=1.2)
+    times["late"] = GpuTime(seconds=1.2, seconds_per_token=1.2e-5)
     found = scored(list(costs), costs, times=times).by_gpu
     assert found["late"] > 0 > found["early"]
     spoilt = times | {"late": replace(times["late"], seconds=math.nan)}
     assert set(scored(list(costs), costs, times=spoilt).by_gpu.values()) == {0.0}
+
+
+@pytest.mark.parametrize("early_s", [1.0, 0.5])
+def test_a_gpu_of_one_kind_that_only_got_more_rows_is_like_the_others(early_s: float) -> None:
+    """Equal in joules and speed: exactly 0, however hot its experts; not if joules differ."""
+    costs = {name: cost(1e-3) for name in ("early", "late")}
+    times = {
+        name: GpuTime(seconds=seconds, seconds_per_token=1e-5)
+        for name, seconds in (("early", early_s), ("late", 1.2))
+    }
+    found = scored(list(costs), costs, times=times)
+    assert set(found.by_gpu.values()) == {0.0}
+    assert "cost the same" in found.neutral_because
+    mixed = costs | {"early": cost(1.1e-3)}
+    assert scored(list(mixed), mixed, times=times).by_gpu["late"] > 0
 
 
 def test_one_gpu_or_one_twice_says_nothing() -> None:

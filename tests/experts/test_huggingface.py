@@ -230,3 +230,23 @@ def test_hooks_before_the_model_has_its_memory_count_and_are_not_made_twice() ->
     assert float(routers.counts().sum()) == 256 * PER_TOKEN
     with pytest.raises(InputInvalid, match="hook them once"):
         HuggingFaceRouters([model])
+
+
+def test_a_model_from_the_meta_device_is_assigned_a_checkpoint_from_before_the_hooks() -> None:
+    """Nothing leans in it, on the device of what was loaded."""
+    plain = block("mixtral")
+    with torch.device("meta"):
+        model = block("mixtral")
+    routers = HuggingFaceRouters([model])
+    model.load_state_dict(plain.state_dict(), assign=True)
+    assert torch.equal(model(batch(1)), plain(batch(1)))
+    assert routers.set_costs(COSTS, 0.5) == ""
+
+
+def test_costs_are_taken_while_a_gate_is_sharded() -> None:
+    """FSDP1 leaves a flat part of its weight between two passes; experts stay as many."""
+    model: Any = block("mixtral")
+    routers = HuggingFaceRouters([model])
+    model.gate.weight = nn.Parameter(model.gate.weight.detach().flatten()[:3])
+    assert routers.set_costs(COSTS, 0.5) == ""
+    assert bool(model.gate.lean_X.any())

@@ -314,6 +314,54 @@ def test_unusable_accepts_what_is_right() -> None:
     assert unusable([2, -2], 8, 2) == ""
 
 
+@pytest.mark.parametrize("mode", list(RouterMode))
+def test_a_strength_of_0_leaves_the_bits_of_the_checkpoint(mode: RouterMode) -> None:
+    """No -0 of a cheap expert's cost, which a digest would tell from the 0 of no costs."""
+    plain, told = router(mode), router(mode)
+    told.set_costs(COSTS, 0.0)
+    for name, each in plain.state_dict().items():
+        assert torch.equal(each.view(torch.int32), told.state_dict()[name].view(torch.int32))
+
+
+def test_a_router_from_the_meta_device_begins_like_any() -> None:
+    """Whether it gets its memory empty or from a checkpoint; a cast before leaves fp32."""
+    with torch.device("meta"):
+        emptied, assigned = router(RouterMode.TILT), router(RouterMode.TILT)
+    emptied.to(torch.bfloat16).to_empty(device="cpu")
+    plain = dict(router(RouterMode.TILT).named_buffers())
+    for name, each in emptied.named_buffers():
+        assert (each.dtype, each.tolist()) == (plain[name].dtype, plain[name].tolist())
+    assigned.load_state_dict(router(RouterMode.TILT).state_dict(), assign=True)
+    assigned(batches(1)[0])
+    assert int(assigned.counts_X.sum()) == 256 * PER_TOKEN
+
+
+@pytest.mark.parametrize("how", ["of all modules", "patched"])
+def test_soft_changes_nothing_that_somebody_else_saw_of_the_gate(how: str) -> None:
+    """A hook of all modules, or a `forward` that was put in the gate's place."""
+    found = router(RouterMode.SOFT)
+    found.set_costs(COSTS, 1.0)
+    kept: list[Tensor] = []
+    if how == "patched":
+        plain = found.gate.forward
+
+        def patched(x: Tensor) -> Tensor:
+            kept.append(plain(x))
+            return kept[-1]
+
+        found.gate.forward = patched  # type: ignore[method-assign, assignment]
+        found(batches(1)[0])
+    else:
+        hook = nn.modules.module.register_module_forward_hook(
+            lambda module, _, said: kept.append(said) if module is found.gate else None
+        )
+        try:
+            found(batches(1)[0])
+        finally:
+            hook.remove()
+    assert torch.equal(kept[0], functional.linear(batches(1)[0], found.gate.weight))
+
+
 def test_soft_changes_nothing_that_another_gate_holds() -> None:
     """A gate that keeps its output for the gradient, or gives back its input: both stay whole."""
     found = EnergyRouter(8, 8, 2, mode=RouterMode.SOFT)

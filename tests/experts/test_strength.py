@@ -202,3 +202,20 @@ def test_paired_probes_are_averaged_and_a_missing_one_changes_nothing() -> None:
     assert smoothed(None, 0.004) == 0.004
     assert smoothed(0.001, None) == 0.001
     assert smoothed(0.0, 0.01) == pytest.approx(0.003)
+
+
+def test_a_gap_that_is_no_number_is_no_proof_of_quality() -> None:
+    """It stops what leans, and lets nothing rise."""
+    leaning = RunStrength(strength=0.1, variation=0.1, stopped=False)
+    odd = replace(GOOD, gap=float("nan"))
+    assert next_strength(leaning, odd, LIMITS).stopped
+    assert next_strength(BEGIN, odd, LIMITS).strength == 0.0
+
+
+def test_one_lucky_pair_does_not_hide_losses() -> None:
+    """A plain loss that was wild once: pairs that are 2 % worse trip the guard within three."""
+    average = smoothed(0.001, -1e6)
+    for _ in range(3):
+        average = smoothed(average, 0.02)
+    assert average is not None
+    assert average > LIMITS.gap

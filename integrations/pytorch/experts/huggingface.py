@@ -85,9 +85,10 @@ class HuggingFaceRouters:
         if any("lean_X" in torch_compat.buffers(gate) for gate in self._gates):
             raise InputInvalid("the mixtures of this model have such hooks already; hook them once")
         for gate in self._gates:
+            zeros_X = torch.zeros(gate.weight.shape[0], device=gate.weight.device)
             for name in BUFFERS:
-                gate.register_buffer(name, torch.zeros(_experts(gate), device=gate.weight.device))
-            gate.lean_counts_X = torch.zeros(_experts(gate), device=gate.weight.device)
+                gate.register_buffer(name, zeros_X.clone())
+            gate.lean_counts_X = zeros_X
             gate.register_forward_hook(self._answer)
             gate.register_load_state_dict_pre_hook(_without_a_lean)
             gate.register_load_state_dict_post_hook(self._loaded)
@@ -198,13 +199,16 @@ def _without_a_lean(
 ) -> None:
     """Let a checkpoint from before the hooks be loaded: nothing leans in it."""
     for name in BUFFERS:
-        own = torch_compat.buffers(gate)[name]
-        if f"{prefix}weight" in state_dict and own is not None:
-            state_dict.setdefault(f"{prefix}{name}", torch.zeros_like(own))
+        own, weight = torch_compat.buffers(gate)[name], state_dict.get(f"{prefix}weight")
+        if weight is not None and own is not None:
+            # On the weight's device: what is on none yet gets its memory from what is loaded.
+            zeros = torch.zeros_like(own, device=weight.device)
+            state_dict.setdefault(f"{prefix}{name}", zeros)
 
 
 def _experts(gate: Any) -> int:
-    return int(gate.weight.shape[0])
+    """Count by what is never sharded: FSDP1 leaves a part of `weight` between two passes."""
+    return len(gate.lean_X)
 
 
 def _gates(parts: Iterable[nn.Module]) -> Iterator[Any]:

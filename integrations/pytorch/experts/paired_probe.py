@@ -39,7 +39,7 @@ def paired_probe(
     routers: Callable[[State], Iterable[EnergyRouter]],
     group: ProcessGroup | None = None,
 ) -> Callable[[State], tuple[float, float] | None]:
-    """Make what measures a pair of losses: with the lean, without it. Collective.
+    """Make what measures a pair of losses: with the lean, without it. Collective of all ranks.
 
     What it makes gives None, and says so once, where a router of mode `tilt` was not seen to choose
     (`torch.compile` leaves out hooks that come after it): then there is no plain loss.
@@ -65,10 +65,10 @@ def paired_probe(
         finally:
             for handle in handles:
                 handle.remove()
-        if not any(_leans(router) for router in found):
+        # Of all ranks: one without mixtures takes part in both probes, or the others wait forever.
+        if not _anywhere(any(_leans(router) for router in found)):
             return leaning, leaning
-        blind = [each for each in found if _tilts(each) and id(each) not in seen]
-        if _anywhere(blind, found, group):
+        if _anywhere(any(_tilts(each) and id(each) not in seen for each in found)):
             if not told:
                 told.append(UNSEEN)
                 log.warning("%s", UNSEEN)
@@ -90,15 +90,12 @@ def _tilts(router: EnergyRouter) -> bool:
     return router.mode is RouterMode.TILT and _leans(router)
 
 
-def _anywhere(
-    blind: list[EnergyRouter], found: list[EnergyRouter], group: ProcessGroup | None
-) -> bool:
-    """Return whether any rank has routers that were not seen. Collective."""
+def _anywhere(here: bool) -> bool:
+    """Return whether it is so on any rank at all. Collective."""
     if not dist.is_initialized():
-        return bool(blind)
-    device = found[0].bias_X.device
-    count = torch.tensor([len(blind)], device=device)
-    dist.all_reduce(count, group=group)
+        return here
+    count = torch.tensor([int(here)], device="cuda" if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(count)
     return bool(count.item())
 
 

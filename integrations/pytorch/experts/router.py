@@ -16,7 +16,7 @@ Shape suffixes: N tokens, D model width, X experts, P experts per token.
 import math
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,11 @@ LOAD_CAP = 1.15
 MOST_STRENGTH = 8.0
 MOST_SCORE = 2.0
 """Scores of costs are within +-2; a factor exp(-8 * 4) is as good as none."""
+
+BEGIN = {"bias_X": 0.0, "lean_X": 0.0, "factor_X": 1.0, "counts_X": 0.0}
+"""What a router's buffers are at first."""
+
+_OF_ALL_MODULES = torch_compat.hooks_of_all_modules()
 
 
 class RouterMode(StrEnum):
@@ -108,8 +113,8 @@ class EnergyRouter(nn.Module):
         self.timesteps = nn.Embedding(timesteps, experts) if timesteps else None
         if self.timesteps is not None:
             nn.init.zeros_(self.timesteps.weight)
-        for name, value in (("bias_X", 0.0), ("lean_X", 0.0), ("factor_X", 1.0)):
-            self.register_buffer(name, torch.full((experts,), value))
+        for name in ("bias_X", "lean_X", "factor_X"):
+            self.register_buffer(name, torch.full((experts,), BEGIN[name]))
         self.register_buffer("counts_X", torch.zeros(experts, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor, timestep: Tensor | None = None) -> Routed:
@@ -151,7 +156,8 @@ class EnergyRouter(nn.Module):
 
         A hook of the gate may, and so may a gate of another kind, for its gradient or as its input.
         """
-        return torch_compat.is_hooked(self.gate) or type(self.gate) is not nn.Linear
+        hooked = torch_compat.is_hooked(self.gate) or any(_OF_ALL_MODULES)
+        return hooked or type(self.gate) is not nn.Linear
 
     @torch.no_grad()
     def set_costs(self, costs: Sequence[float], strength: float) -> str:
@@ -164,7 +170,8 @@ class EnergyRouter(nn.Module):
         """
         reason = unusable(costs, strength, len(self.bias_X))
         given = [0.0] * len(self.bias_X) if reason else [float(each) for each in costs]
-        lean = torch.tensor([strength * each if each else 0.0 for each in given])
+        # Adding 0 makes -0 a 0: strength 0 leaves the bits of a checkpoint as no costs do.
+        lean = torch.tensor([strength * each + 0.0 if each else 0.0 for each in given])
         if self.mode is RouterMode.DUAL and lean.any() and not self.lean_X.any():
             # A price is never positive; a common shift changes no choice.
             self.bias_X -= self.bias_X.max()
@@ -210,9 +217,20 @@ class EnergyRouter(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, old in before.items():
             new = self._buffers[name]
-            if new is not None and new.dtype != old.dtype and not new.is_meta:
+            if new is None:
+                continue
+            if old.is_meta and not new.is_meta:
+                # It got its memory (`to_empty`), which holds whatever was there before.
+                self._buffers[name] = torch.full_like(new, BEGIN[name], dtype=old.dtype)
+            elif new.dtype != old.dtype:
                 self._buffers[name] = old.to(new.device)
         return self
+
+    def _load_from_state_dict(self, *words: Any) -> None:
+        super()._load_from_state_dict(*words)
+        if self.counts_X.is_meta and not self.bias_X.is_meta:
+            # Assigned from a checkpoint, which has no counts.
+            self.counts_X = torch.zeros_like(self.counts_X, device=self.bias_X.device)
 
 
 def unusable(costs: Sequence[float], strength: float, experts: int) -> str:

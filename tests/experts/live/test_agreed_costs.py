@@ -80,16 +80,27 @@ def said(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> list[dict[
     out = tmp_path_factory.mktemp("agree")
     launch = zygote.start(2, {"OUT": str(out)}, out, "tests.experts.live.agree_job:main")
     assert zygote.wait(launch) == 0, [path.read_text() for path in out.glob("*.log")]
-    return [json.loads((out / f"said-{rank}.json").read_text()) for rank in range(2)]
+    names = ("said", "paired")
+    return [
+        {name: json.loads((out / f"{name}-{rank}.json").read_text()) for name in names}
+        for rank in range(2)
+    ]
 
 
 def test_ranks_that_fetched_different_versions_use_the_first_ones(
     said: list[dict[str, Any]],
 ) -> None:
     """Also where only the other rank has any, and where the first one's are gone."""
-    first, second = said
+    first, second = (each["said"] for each in said)
     assert first["newer on the second"]["version"] == 3
     assert first == second
     assert first["none on the second"]["costs"] == [-1.0, 1.0]
     assert first["none on the first"]["costs"] == [0.0, 0.0]
     assert len(HOLDERS) == 2
+
+
+def test_a_rank_without_mixtures_takes_part_in_both_probes(said: list[dict[str, Any]]) -> None:
+    """A pipeline stage of dense layers: the others would wait for it until the launch is ended."""
+    first, second = (each["paired"] for each in said)
+    assert first == second
+    assert first[0] != first[1]
