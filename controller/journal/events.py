@@ -19,6 +19,10 @@ class EventRow:
     detail: str
 
 
+# Made once: building a statement costs more than SQLite takes to run it.
+_ADD = insert(EVENTS)
+
+
 class EventStore:
     """The events table."""
 
@@ -29,7 +33,7 @@ class EventStore:
     def add(self, kind: str, detail: str, at: datetime) -> None:
         """Record an event."""
         with self._database.writing() as connection:
-            connection.execute(insert(EVENTS).values(kind=kind, detail=detail, at=to_us(at)))
+            connection.execute(_ADD, {"kind": kind, "detail": detail, "at": to_us(at)})
 
     def list(
         self,

@@ -170,19 +170,12 @@ class BySlot:
 
         GPUs that were given back are left out: their joules are the cluster's.
         """
-        table = EMISSIONS.c
-        query = (
-            select(*(table[each.name] for each in fields(NobodysSlot)))
-            .where(table.scenario == ACTUAL, table.run == "", table.line.in_(NOBODYS))
-            .where(table.slot_start.between(to_us(start) - DAY_US, to_us(end) - 1))
-            .where(table.slot_end > to_us(start))
-            .where(table.energy_mj > 0)
-        )
+        first, last = to_us(start), to_us(end) - 1
+        span = {"first": first - DAY_US, "last": last, "after": first}
         found: list[NobodysSlot] = []
         with self._database.reading() as connection:
-            for first in range(0, len(gpus), 500):
-                some = query.where(table.gpu_uuid.in_(gpus[first : first + 500]))
-                rows = connection.execute(some)
+            for at in range(0, len(gpus), 500):
+                rows = connection.execute(*_nobodys(gpus=list(gpus[at : at + 500]), **span))
                 found += [NobodysSlot(**with_moments(row, *_TIMES)) for row in rows]
         return tuple(found)
 
@@ -310,6 +303,18 @@ class BySlot:
         )
         with self._database.reading() as connection:
             return from_us(connection.execute(query).scalar())
+
+
+@prepared
+def _nobodys(gpus: Any, first: Any, last: Any, after: Any) -> Any:
+    """Select nobody's slots of GPUs that begin in [first, last] and end after a moment."""
+    table = EMISSIONS.c
+    return (
+        select(*(table[each.name] for each in fields(NobodysSlot)))
+        .where(table.scenario == ACTUAL, table.run == "", table.line.in_(NOBODYS))
+        .where(table.slot_start.between(first, last), table.slot_end > after)
+        .where(table.energy_mj > 0, table.gpu_uuid.in_(gpus))
+    )
 
 
 @prepared

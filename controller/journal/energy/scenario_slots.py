@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, case, func, or_, select
 
+from wattmesh.controller.journal.database.prepared import prepared
 from wattmesh.controller.journal.database.tables import EMISSIONS
 from wattmesh.controller.journal.database.values import from_us
 from wattmesh.controller.journal.energy.spent import ACTUAL, UNPRICED
@@ -71,6 +72,14 @@ class ScenarioSlot:
 
 def scenario_slots(connection: Connection, run: str) -> tuple[ScenarioSlot, ...]:
     """Give a run's slots in every scenario, in time order."""
+    rows = connection.execute(*_slots_of(of=run)).all()
+    together = groupby(rows, key=lambda row: (int(row[0]), int(row[1]), str(row[2])))
+    return tuple(_scenario_slot(*each, list(group)) for each, group in together)
+
+
+@prepared
+def _slots_of(of: Any) -> Any:
+    """Select the rows of one run by slot, scenario and kind of price, in time order."""
     table = EMISSIONS.c
     priced = table.g_milli_per_kwh.is_not(None)
     place = (table.slot_start, table.slot_end, table.scenario)
@@ -78,7 +87,7 @@ def scenario_slots(connection: Connection, run: str) -> tuple[ScenarioSlot, ...]
     kind = case((table.scenario == ACTUAL, ""), else_=table.line)
     hosts = or_(*(table.gpu_uuid.like(each) for each in OTHER_COMPONENTS))
     spread = table.energy_quality.contains(SPREAD)
-    query: Any = (
+    return (
         select(
             *key,
             func.coalesce(func.sum(case((spread, table.energy_mj))), 0).label("spread_mj"),
@@ -93,13 +102,10 @@ def scenario_slots(connection: Connection, run: str) -> tuple[ScenarioSlot, ...]
             func.sum(case((priced, 0), else_=func.coalesce(table.energy_mj, 0))).label("bare"),
             func.sum(case((priced, 0), else_=table.upper_mj)).label("bare_upper"),
         )
-        .where(table.run == run)
+        .where(table.run == of)
         .group_by(*key)
         .order_by(*place)
     )
-    rows = connection.execute(query).all()
-    together = groupby(rows, key=lambda row: (int(row[0]), int(row[1]), str(row[2])))
-    return tuple(_scenario_slot(*each, list(group)) for each, group in together)
 
 
 _AMOUNTS = ("carbon_ug", "upper_ug", "spread_mj", "spread_ug")

@@ -30,6 +30,7 @@ from sqlalchemy import (
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.identity import copied_until_us
+from wattmesh.controller.journal.database.prepared import prepared
 from wattmesh.controller.journal.database.read_once import once
 from wattmesh.controller.journal.database.tables import (
     DELIVERIES,
@@ -215,11 +216,24 @@ def _check_sums(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> No
     if not rows:
         return
     starts = [row["slot_start"] for row in rows]
+    devices = sorted({row["gpu_uuid"] for row in rows})
+    booked = {"devices": devices, "first": min(starts), "last": max(starts)}
+    found = connection.execute(*_too_much(**booked)).first()
+    if found is not None:
+        raise InputInvalid(
+            f"{found.gpu_uuid}: a slot would hold {found.energy_mj} mJ and {found.unobserved_ms} "
+            f"ms unobserved, more than {HIGHEST_W} W or than its time; see what its agent reads"
+        )
+
+
+@prepared
+def _too_much(devices: Any, first: Any, last: Any) -> Any:
+    """Select a row that holds more than its slot can, in slots that begin in [first, last]."""
     slot_us = ENERGY.c.slot_end - ENERGY.c.slot_start + 1_000_000
-    found = connection.execute(
+    return (
         select(ENERGY.c.gpu_uuid, ENERGY.c.energy_mj, ENERGY.c.unobserved_ms)
-        .where(ENERGY.c.gpu_uuid.in_({row["gpu_uuid"] for row in rows}))
-        .where(ENERGY.c.slot_start.between(min(starts), max(starts)))
+        .where(ENERGY.c.gpu_uuid.in_(devices))
+        .where(ENERGY.c.slot_start.between(first, last))
         .where(
             or_(
                 ENERGY.c.energy_mj * 1000 > HIGHEST_W * slot_us,
@@ -228,12 +242,7 @@ def _check_sums(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> No
             )
         )
         .limit(1)
-    ).first()
-    if found is not None:
-        raise InputInvalid(
-            f"{found.gpu_uuid}: a slot would hold {found.energy_mj} mJ and {found.unobserved_ms} "
-            f"ms unobserved, more than {HIGHEST_W} W or than its time; see what its agent reads"
-        )
+    )
 
 
 def _held(connection: Connection, node: str, now: datetime) -> Row[Any]:

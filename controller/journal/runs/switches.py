@@ -60,6 +60,7 @@ _RANKED = (
     .where(or_(SWITCHES.c.run.in_(_OF_RUNS), SWITCHES.c.open_run.is_not(None)))
     .subquery()
 )
+_ALL_OPEN = select(SWITCHES).where(SWITCHES.c.open_run.is_not(None))
 _HISTORIES = select(_RANKED).where(
     or_(_RANKED.c.place <= REMEMBERED, _RANKED.c.open_run.is_not(None))
 )
@@ -241,7 +242,7 @@ class SwitchStore:
     def all_open(self) -> dict[str, SwitchRow]:
         """Give the open switch of every run that has one, by run."""
         with self._database.reading() as connection:
-            rows = connection.execute(select(SWITCHES).where(SWITCHES.c.open_run.is_not(None)))
+            rows = connection.execute(_ALL_OPEN)
             return {row.open_run: _row(row) for row in rows}
 
     def histories(self) -> Histories:
