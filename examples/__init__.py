@@ -3,6 +3,7 @@
 The map:
     demo/      `wattmesh demo`: a recorded grid day moves a live training job
     fsdp2/     a plain FSDP2 script, with what it takes to measure and move it
+    routing/   shows that balancing takes the published energy term of routers back
     pretrain/  a training script that shows how to attach a job; what the demo and the tests train
 
 `catalogues/` and `streams/` hold no code. `wattmesh demo` alone finds this folder, when it is asked

@@ -10,7 +10,7 @@ energy, and never the sum of cost times load. `as launched`: two experts on ever
 as many as its speed allows, experts where the router was told they are. `placed`: moved by what was
 recorded at the end. Rivals: one expert less for each token, and tilts of the same strengths towards
 experts drawn by chance, anew for each seed and so that they tell nothing of the costs. Inertness is
-shown on 8 H100, by all bits of the trained models. Strengths were chosen on seeds 100 and 101, in
+shown on 8 H100 as meters would read them, by all bits of the trained models. Strengths were chosen on seeds 100 and 101, in
 runs of 300 steps from scratch. Overhead: the router's forward pass beside a plain one's.
 """
 
@@ -42,10 +42,11 @@ from wattmesh.policies.experts.placement.affinity import count_choices
 from wattmesh.policies.experts.placement.objective import cost
 from wattmesh.policies.experts.placement.problem import PlacementProblem, contiguous
 from wattmesh.policies.experts.placement.search import place
-from wattmesh.policies.experts.scores import scored
+from wattmesh.policies.experts.scores import GpuTime, scored
 
 MIXED = group((4, "h100"), (4, "a100"))
 EQUAL = group((8, "h100"))
+METER_ERROR = 0.01
 LOAD_CAP = 0.15
 """How much longer than balanced a GPU may take, in placements: as the router's cap on loads."""
 
@@ -66,14 +67,22 @@ class Energies:
     crossings_over_contiguous: float
 
 
-def costs_of(gpus: tuple[ExpertGpu, ...]) -> tuple[float, ...]:
-    """Score the experts of a group: each as the GPU that holds it, counts by speed."""
+def costs_of(gpus: tuple[ExpertGpu, ...], *, as_read: int | None = None) -> tuple[float, ...]:
+    """Score the experts of a group: each as the GPU that holds it, counts by speed.
+
+    Args:
+        gpus: of the group.
+        as_read: seed of what meters would read of these GPUs: 1 % around what they are, and one of
+            them late, because it got 3 % more rows; None: exactly what they are.
+    """
+    draw = np.random.default_rng(as_read)
+    error = 0.0 if as_read is None else METER_ERROR
     known = {
         gpu.name: begin(
             OfflineSweep(
-                joules_per_token=gpu.joules_per_token,
+                joules_per_token=gpu.joules_per_token * (1 + error * draw.standard_normal()),
                 idle_w=gpu.idle_w,
-                joules_per_token_deviation=0.01 * gpu.joules_per_token,
+                joules_per_token_deviation=METER_ERROR * gpu.joules_per_token,
                 idle_w_deviation=1.0,
             ),
             ClockAndLimit(),
@@ -81,7 +90,15 @@ def costs_of(gpus: tuple[ExpertGpu, ...]) -> tuple[float, ...]:
         for gpu in gpus
     }
     names = [gpu.name for gpu in gpus]
-    scores = scored(names, known).by_gpu
+    late = names[int(draw.integers(len(names)))]
+    times = {
+        gpu.name: GpuTime(
+            seconds=(1.03 if gpu.name == late else 1.0) / gpu.tokens_per_s,
+            seconds_per_token=1.0 / gpu.tokens_per_s,
+        )
+        for gpu in gpus
+    }
+    scores = scored(names, known, times=None if as_read is None else times).by_gpu
     counts = balanced_counts(EXPERTS, [gpu.tokens_per_s for gpu in gpus])
     return tuple(
         scores[name] for name, count in zip(names, counts, strict=True) for _ in range(count)
@@ -218,15 +235,22 @@ def dominated(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def inert(pool: ProcessPoolExecutor) -> tuple[bool, int]:
-    """Train all modes on equal GPUs; say whether all bits are those of `off`, and how many were."""
-    costs = costs_of(EQUAL)
+    """Train all modes on equal GPUs; say whether all bits are those of `off`, and how many were.
+
+    Costs are what meters would read of equal GPUs, which is never quite the same.
+    """
     asked = [
-        (Variant(name=f"{mode} {strength}", mode=mode, strength=strength, costs=costs), 0)
+        Variant(
+            name=f"{mode} {strength}",
+            mode=mode,
+            strength=strength,
+            costs=costs_of(EQUAL, as_read=seed),
+        )
         for mode in RouterMode
-        for strength in (0.2, 2.0)
+        for seed, strength in enumerate((0.2, 2.0))
     ]
     plain, *others = pool.map(
-        in_child, [(each, seed, INERT_STEPS) for each, seed in [(Variant(name="off"), 0), *asked]]
+        in_child, [(each, 0, INERT_STEPS) for each in (Variant(name="off"), *asked)]
     )
     same = [each.digest == plain.digest and each.losses == plain.losses for each in others]
     return all(same), len(same)

@@ -10,6 +10,7 @@ from benchmarks.experts import __main__ as experts
 from benchmarks.experts.groups import group, problem, topical
 from benchmarks.experts.train import CONFIG, EXPERTS, Trained, Variant, build, digest
 from benchmarks.placement import __main__ as placement
+from wattmesh.policies.experts import scores
 from wattmesh.policies.experts.placement.affinity import count_choices
 from wattmesh.policies.experts.placement.problem import contiguous
 
@@ -73,14 +74,20 @@ def test_a_changed_bit_changes_the_digest() -> None:
     assert digest(other) != digest(model)
 
 
-def test_costs_of_equal_gpus_are_exactly_0_and_of_mixed_ones_are_not() -> None:
-    """12 experts on the fast GPUs, 4 on the slow ones."""
-    assert experts.costs_of(experts.EQUAL) == (0.0,) * EXPERTS
+def test_costs_of_equal_gpus_are_exactly_0_and_of_mixed_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """12 experts on the fast GPUs, 4 on the slow ones. A twin that believes every reading leans."""
+    for seed in (None, *range(5)):
+        assert experts.costs_of(experts.EQUAL, as_read=seed) == (0.0,) * EXPERTS
     costs = experts.costs_of(experts.MIXED)
     assert costs[:12] == (costs[0],) * 12
     assert costs[12:] == (costs[15],) * 4
     assert costs[0] < 0 < costs[15]
     assert CONFIG.model.experts == EXPERTS
+    monkeypatch.setattr(scores, "LEAST_SPREAD", 0.0)
+    monkeypatch.setattr(scores, "ERRORS", 0.0)
+    assert any(experts.costs_of(experts.EQUAL, as_read=0))
 
 
 def test_a_placement_is_judged_on_tokens_that_it_has_not_seen() -> None:

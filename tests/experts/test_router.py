@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from examples.pretrain.config import preset
 from examples.pretrain.experts import MixtureOfExperts
+from examples.routing.__main__ import cheap_load, differing_choices
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.experts.router import (
     EnergyRouter,
@@ -113,31 +114,16 @@ def test_the_published_term_is_cancelled_by_balancing() -> None:
     Beginning at bias + strength * cost the choices are the same in every step; beginning anywhere,
     loads end where they end without the term. The lean of `tilt` stays.
     """
-    lean = torch.tensor(COSTS) * 0.03
-    plain, leaning = (router(RouterMode.OFF, bias_rate=1e-3) for _ in range(2))
-    leaning.bias_X += lean
-    for x in batches(50):
-        # The published formula chooses by score - strength * cost + bias.
-        scores = functional.softmax(leaning.gate(x), dim=-1)
-        chosen = torch.topk(scores - lean + leaning.bias_X, PER_TOKEN).indices
-        assert torch.equal(chosen.sort().values, plain(x).chosen_NP.sort().values)
-        counts_X = torch.bincount(chosen.flatten(), minlength=EXPERTS)
-        plain.rebalance(counts_X)
-        leaning.rebalance(counts_X)
-    even = shares(router(RouterMode.OFF, bias_rate=2e-3), 400)
-    soft, tilt = (router(each, bias_rate=2e-3) for each in (RouterMode.SOFT, RouterMode.TILT))
-    for each in (soft, tilt):
-        each.set_costs(COSTS, 0.1)
-    assert float((shares(soft, 400)[:3].mean() - even[:3].mean()).abs()) < 0.01
-    assert float(shares(tilt, 400)[:3].mean() - even[:3].mean()) > 0.08
+    assert differing_choices(50, 0.03) == (0, 50 * 256 * PER_TOKEN)
+    even = cheap_load(RouterMode.OFF, 2e-3, 400, 0.1)
+    assert abs(cheap_load(RouterMode.SOFT, 2e-3, 400, 0.1) - even) < 0.01
+    assert cheap_load(RouterMode.TILT, 2e-3, 400, 0.1) - even > 0.08
 
 
 def test_without_balancing_the_published_term_moves_loads() -> None:
     """So it is the balancing that cancels it, not a term that does nothing."""
-    found = router(RouterMode.SOFT, bias_rate=0.0)
-    before = shares(found, 20)[:3].mean()
-    found.set_costs(COSTS, 0.5)
-    assert float(shares(found, 20)[:3].mean() - before) > 0.1
+    even = cheap_load(RouterMode.OFF, 0.0, 20, 0.5)
+    assert cheap_load(RouterMode.SOFT, 0.0, 20, 0.5) - even > 0.1
 
 
 def test_tilt_steers_loads_to_their_targets() -> None:
