@@ -10,8 +10,9 @@ energy, and never the sum of cost times load. `as launched`: two experts on ever
 as many as its speed allows, experts where the router was told they are. `placed`: moved by what was
 recorded at the end. Rivals: one expert less for each token, and tilts of the same strengths towards
 experts drawn by chance, anew for each seed and so that they tell nothing of the costs. Inertness is
-shown on 8 H100 as meters would read them, by all bits of the trained models. Strengths were chosen on seeds 100 and 101, in
-runs of 300 steps from scratch. Overhead: the router's forward pass beside a plain one's.
+shown on 8 H100 as meters would read them, by all bits of the trained models. Strengths were chosen
+on seeds 100 and 101, in runs of 300 steps from scratch. Overhead: the router's forward pass beside
+a plain one's.
 """
 
 import argparse
