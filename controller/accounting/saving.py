@@ -14,7 +14,7 @@ from typing import Any
 
 from wattmesh.controller.accounting.accounts import ACTUAL, BASELINE, BEST_SINGLE
 from wattmesh.controller.accounting.constant_pue import pues, slots_at, unclaimed_at
-from wattmesh.controller.accounting.scopes import MIXED, gpus_read, mixed_launches
+from wattmesh.controller.accounting.scopes import MIXED, fewer_spare, gpus_read, mixed_launches
 from wattmesh.controller.accounting.spread import SlotSpread, bounded
 from wattmesh.controller.accounting.unclaimed import Unclaimed, unclaimed_ug
 from wattmesh.controller.journal.energy.scenario_slots import ScenarioSlot
@@ -121,7 +121,7 @@ def run_saving(
     beyond = unclaimed_ug(journal, launches)
     known = _all_known(journal, run, launches)
     starts = [each.start for each in launches]
-    doubt = _not_from_the_first(journal, run)
+    doubt = _not_from_the_first(journal, run) or fewer_spare(launches)
     if not doubt and any(each.hosts for each in slots):
         doubt = mixed_launches(journal, run, launches)
 

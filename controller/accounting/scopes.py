@@ -14,6 +14,10 @@ from wattmesh.telemetry.energy.attribution import is_gpu
 
 MIXED = "processors and memory were not read on the same nodes throughout"
 NOT_SEEN_YET = "whether processors and memory are read since its newest launch is not known yet"
+FEWER_SPARE = (
+    "a launch that nobody ordered had fewer GPUs beyond those of its ranks, or it is not known "
+    "which: what they drew before is no saving"
+)
 
 
 def gpus_read(journal: Journal, run: RunRow, launch: LaunchRow) -> int:
@@ -55,6 +59,23 @@ def mixed_launches(journal: Journal, run: RunRow, launches: Sequence[LaunchRow])
     if len(seen) > 1 and seen[-1] is None:
         return NOT_SEEN_YET
     return "" if _alike(journal, [each for each in seen if each]) else MIXED
+
+
+def fewer_spare(launches: Sequence[LaunchRow]) -> str:
+    """Say that a run came back by itself without GPUs that its ranks never used; "" if not. Pure.
+
+    Its baseline is priced with what it drew at its points, with these GPUs; who submits it in a
+    smaller job, or says no more what its job has, saves nothing by that. What an order gave back is
+    booked as `idle_after_release`.
+
+    Args:
+        launches: of one run, in time order.
+    """
+    fell = (
+        not each.ours and then.spare < each.spare and len(then.gpus) < len(each.gpus)
+        for each, then in pairwise(launches)
+    )
+    return FEWER_SPARE if any(fell) else ""
 
 
 def _alike(journal: Journal, seen: Sequence[tuple[frozenset[str], frozenset[str]]]) -> bool:

@@ -95,6 +95,8 @@ def bench_stream(
         rows=rows,
         bound_g=bound_g,
         peer=peer_of(rows),
+        intervals=len(grid.values),
+        filled=grid.filled,
     )
 
 

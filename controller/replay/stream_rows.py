@@ -63,6 +63,8 @@ class StreamResult:
         peer: the best of `each-alone` and `greedy`: of those that the bound holds for, by deadlines
             lost, then by grams.
         slot_s: the control interval.
+        intervals, filled: of the whole trace; how many of them were missing or not plausible, and
+            have the value of the one before.
     """
 
     stream: str
@@ -72,6 +74,8 @@ class StreamResult:
     rows: tuple[RuleRow, ...]
     bound_g: float | None
     peer: str
+    intervals: int = 0
+    filled: int = 0
 
     def row(self, policy: str) -> RuleRow:
         """Give the row of a rule."""

@@ -171,7 +171,7 @@ def _ordered(
 
 
 def _held(chosen: argparse.Namespace) -> int:
-    for each in LaunchBook(RunFolder(chosen.checkpoint_dir)).read():
+    for each in LaunchBook(RunFolder(chosen.checkpoint_dir)).told():
         jobs = ", ".join(each.jobs) or each.begun_by
         until = f" until {each.begins_at}" if each.begins_at else ""
         print(f"{each.state:9} {each.ranks} ranks{until}, job {jobs}, {each.key or 'by hand'}")

@@ -220,8 +220,7 @@ def _epilog(chosen: argparse.Namespace) -> int:
 
 
 def _held(chosen: argparse.Namespace) -> int:
-    folder = RunFolder(chosen.checkpoint_dir)
-    records = LaunchBook(folder).read()
+    records = LaunchBook(RunFolder(chosen.checkpoint_dir)).told()
     if chosen.json:
         known_s = launch_book.waits_s(records)
         launches = [each.to_json() for each in records]

@@ -223,7 +223,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Read a small JSON object; None if the file cannot be read or holds no object."""
     try:
         data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 

@@ -193,6 +193,29 @@ class LaunchBook:
         except InputInvalid:
             return ()
 
+    def told(self) -> Records:
+        """Return what it holds, for people, who must not take a wrong folder for an empty book.
+
+        Raises:
+            InputInvalid: the folder or the book cannot be read, or is damaged.
+        """
+        try:
+            found = self._path.name in {each.name for each in self._path.parent.iterdir()}
+            if found:
+                self._path.read_bytes()
+        except OSError as error:
+            raise InputInvalid(
+                f"{error.filename} cannot be read ({error.strerror}), so nothing is known of this "
+                "run's launches"
+            ) from error
+        records = self.read()
+        if found and not records and not _says_none(self._path):
+            raise InputInvalid(
+                f"{self._path} is damaged, so it is not known which launches are held: ask "
+                "the scheduler (`squeue --me`); the run's next launch writes the file anew"
+            )
+        return records
+
     def change(self, change: Callable[[Records], tuple[Records, T]]) -> T:
         """Change it, alone: `change` returns what it is to hold, and what the caller gets.
 
@@ -224,3 +247,8 @@ class LaunchBook:
                         f"{held.holder}, of this host or another"
                     ) from held
                 time.sleep(LOCK_POLL_S)
+
+
+def _says_none(path: Path) -> bool:
+    """Whether a book is whole and lists nothing."""
+    return (read_json(path) or {}).get("launches") == []

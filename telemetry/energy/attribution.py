@@ -194,7 +194,13 @@ def _registered(holders: Sequence[Holder]) -> dict[str, EnergyClaim]:
     named = [(each.standing, each, each.gpus) for each in holders]
     claims = _tier(named, LaunchState.FINISHED) | _tier(named, LaunchState.LOST)
     given = [(LaunchState.LIVE, each, each.allocated) for each in holders if _lives(each)]
-    return claims | _tier(given, LaunchState.LIVE) | _tier(named, LaunchState.LIVE)
+    inside = [
+        (LaunchState.LIVE, each, [gpu for gpu in each.gpus if gpu in each.allocated])
+        for each in holders
+        if each.idles
+    ]
+    claims |= _tier(given, LaunchState.LIVE) | _tier(inside, LaunchState.LIVE)
+    return claims | _tier(named, LaunchState.LIVE)
 
 
 def _tier(
@@ -225,7 +231,9 @@ def _claim_without_processes(
         for each in holders
         if (each.idles and gpu in each.gpus) or (gpu in each.allocated and _lives(each, computing))
     ]
-    # Of several runs in one job the one whose rank has it comes first.
+    # Whose job has it comes before one that sleeps outside of its job; of several runs in one job
+    # the one whose rank has it comes first.
+    keeps = [each for each in keeps if gpu in each.allocated] or keeps
     keeps = [each for each in keeps if gpu in each.gpus] or keeps
     if keeps:
         return _claim(keeps[-1]) if len({each.run for each in keeps}) == 1 else DISPUTED

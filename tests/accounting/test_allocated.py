@@ -7,8 +7,12 @@ import pytest
 from tests.accounting.test_cluster import BEGUN, RESTARTED, asked_to_restart, given_back_ug, ug
 from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import Sight, Site, Sites, moment
+from tests.accounting.worlds.world import Stay
 from wattmesh.controller.accounting.budget import budget
+from wattmesh.controller.accounting.saving import Saving
+from wattmesh.controller.accounting.scopes import FEWER_SPARE, fewer_spare
 from wattmesh.controller.cycle.fleet import holders
+from wattmesh.controller.journal.runs.stays import LaunchRow
 
 S = small.SLOT_S
 TWO, SPARE = small.GPUS[:2], small.GPUS[2:]
@@ -85,3 +89,63 @@ def test_spare_gpus_that_nobody_reads_are_booked_from_above_and_once(sites: Site
     assert found.saved_ug is not None
     assert found.high_ug is not None
     assert found.saved_ug < found.high_ug
+
+
+def came_back(sites: Sites, *, before: tuple[str, ...], then: tuple[str, ...]) -> Saving:
+    """Let two ranks end by themselves and come back in another job; then they go to B."""
+    left, moved, end = 6 * S, 10 * S, 16 * S
+    world = small.world(
+        small.at("A", 0, left),
+        Stay(start=left, end=left + 40, lives=False, ours=False),
+        small.at("A", left + 40, moved),
+        small.to("B", moved, moved + 30),
+        small.at("B", moved + 30, end),
+    )
+    site = sites.site(world, small.BRIGHT, small.TOLD, limits=small.LIMITS)
+    site.gpus, site.allocated = {"A": TWO, "B": TWO}, before
+    site.tell_prices(range(80), 0)
+    site.deliver(0)
+    site.begin(0, 0)
+    small.live(site, left - S)
+    site.deliver(left)
+    site.report(left)
+    site.finish(left, reason="failed")
+    site.deliver(left + 40)
+    site.allocated = then
+    site.begin(left + 40, world.tokens(left + 40))
+    small.live(site)
+    site.price(40 * S)
+    return site.saving(40 * S)
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "known"),
+    [
+        (small.GPUS, small.GPUS, True),
+        (TWO, TWO, True),
+        (TWO, small.GPUS, True),  # more than before makes it look worse, never better
+        (small.GPUS, TWO, False),  # its user asked for less
+        (small.GPUS, (), False),  # its job may have them still, and nobody says so
+    ],
+)
+def test_what_a_job_has_no_more_without_an_order_is_no_saving(
+    sites: Sites, before: tuple[str, ...], then: tuple[str, ...], known: bool
+) -> None:
+    """Else the GPUs that idled at its submitted point would count as saved after it."""
+    found = came_back(sites, before=before, then=then)
+    assert (found.saved_ug is not None, found.why) == (known, "" if known else FEWER_SPARE)
+
+
+def launch(*, ours: bool = False, gpus: int = 2, spare: int = 0) -> LaunchRow:
+    """One launch."""
+    names = tuple(f"g{number}" for number in range(gpus))
+    return LaunchRow(start=moment(0), end=moment(1), ours=ours, gpus=names, spare=spare)
+
+
+def test_only_gpus_that_are_gone_by_themselves_are_a_doubt() -> None:
+    """Ordered ones are given back; those that ranks use now are not gone."""
+    wide = launch(gpus=4, spare=2)
+    assert fewer_spare([wide, launch()]) == FEWER_SPARE
+    assert not fewer_spare([launch(ours=True, gpus=4, spare=2), launch()])
+    assert not fewer_spare([wide, launch(gpus=4)])
+    assert not fewer_spare([launch(), wide, wide])

@@ -11,6 +11,7 @@ import pytest
 from tests.builders.replays import days
 from tests.replay.test_bench import trace
 from wattmesh.controller.cli.main import main
+from wattmesh.controller.cli.policy.stream_screen import screen
 from wattmesh.controller.replay import stream_file
 from wattmesh.controller.replay.stream_bench import bench_stream
 from wattmesh.controller.replay.stream_rows import RULES, StreamResult, peer_of
@@ -125,6 +126,23 @@ def test_a_cap_that_falls_below_what_no_run_can_leave_is_planned_for(
         row = result.row(policy)
         assert row.cap_exceeded_s == row.gpus_exceeded_s == 0
         assert all(each.done_h is not None for each in row.jobs)
+
+
+def test_intervals_that_nobody_recorded_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], found: StreamResult
+) -> None:
+    """A value that was filled in is not taken for a recorded one."""
+    series = trace(tmp_path / "gaps.csv", days(4))
+    lines = series.read_text("utf-8").splitlines(keepends=True)
+    series.write_text("".join((*lines[:20], *lines[50:])), "utf-8")
+    path = written(tmp_path, CLUSTER + job_text("a", 0, 9, 3))
+    words = ["policy", "bench", "--jobs", str(path), "--trace", str(series)]
+    assert main([*words, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["streams"]
+    assert (told["filled"], told["intervals"]) == (30, 96)
+    lines = [str(each) for each in screen([replace(found, filled=30, intervals=96)])]
+    assert any("30 of the 96 intervals of" in each for each in lines)
+    assert not any("intervals" in str(each) for each in screen([found]))
 
 
 def test_the_command_prints_json_and_a_screen(

@@ -18,7 +18,9 @@ from wattmesh.controller.journal.runs.stays import held_gpus
 from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.reconfig.wire import OBSERVED, RESIZES, Finish, Register
-from wattmesh.telemetry.energy.ledger import EnergyRow
+from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
+from wattmesh.telemetry.energy.unobserved import Limits
+from wattmesh.telemetry.energy.unobserved import rows as unread_rows
 
 FOUR, TWO = ("g0", "g1", "g2", "g3"), ("g0", "g1")
 HALF: dict[str, Any] = {
@@ -184,6 +186,27 @@ def test_names_of_a_job_count_against_what_a_user_may_name(
     register(journal, layout=A, gpus=FOUR)
     with pytest.raises(RetryLater, match="named GPUs"):
         register(journal, run="s", name="s", incarnation="s1", allocated=many)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "allocated", "count"),
+    [
+        (("g0", ""), ("g0", "g1"), 2),
+        (("g0", ""), FOUR, 4),
+        (("", ""), ("g0",), 2),
+        (("g0", ""), (), 2),
+        ((), TWO, 2),
+    ],
+)
+def test_unread_time_of_a_rank_whose_gpu_is_unknown_counts_once(
+    journal: Journal, gpus: tuple[str, ...], allocated: tuple[str, ...], count: int
+) -> None:
+    """It is one of those that its job has, and these are booked by name."""
+    register(journal, **HALF | {"gpus": gpus, "allocated": allocated})
+    holdings = journal.coverage.holdings(T0, after(600), {"r": None})
+    slots = SlotGrid(origin=T0, interval_s=300)
+    booked = unread_rows(holdings, {}, slots, Limits(by_gpu={}), after(600))
+    assert sum(each.unobserved_ms for each in booked) == count * 600_000
 
 
 def test_a_rank_whose_gpu_is_unknown_is_one_of_its_jobs() -> None:

@@ -94,6 +94,18 @@ def test_of_two_runs_in_one_job_each_pays_for_its_ranks_and_nobody_for_the_rest(
     assert attribute([replace(HALF, standing=LaunchState.LOST), next_job])["G3"] == THEIRS
 
 
+def test_a_run_that_sleeps_beside_another_pays_for_its_ranks_gpus_if_its_job_has_them() -> None:
+    """Seen or not. One that sleeps outside of a job has not what the next job got."""
+    second = holder("run-2", gpus=("G2",), pid=8, job=JOB, allocated=FOUR)
+    inside = replace(HALF, standing=LaunchState.LOST, idles=True)
+    expected = {"G0": MINE, "G1": MINE, "G2": THEIRS, "G3": DISPUTED}
+    outside = replace(inside, allocated=())
+    for seen in (None, view(G0=(), G1=(), G2=(), G3=())):
+        assert attribute([inside, second], seen) == expected
+        assert attribute([outside, second], seen) == dict.fromkeys(FOUR, THEIRS)
+        assert attribute([outside], seen)["G0"] == MINE
+
+
 def test_what_a_job_still_has_was_not_given_back() -> None:
     """By whichever run."""
     gave = holder("run-2", gpus=(), released=("G3",), pid=8)

@@ -90,6 +90,11 @@ def _bound(found: StreamResult, first_g: float) -> Iterator[str]:
 
 
 def _faults(found: StreamResult) -> Iterator[str]:
+    if found.filled:
+        yield (
+            f"{found.filled} of the {found.intervals} intervals of {found.trace} were missing or "
+            "not plausible; each has the value before it, which was not recorded for it"
+        )
     for row in found.rows:
         if row.lost:
             yield f"{row.policy} is late with {', '.join(row.lost)}, and {FIRST_COME} is not"

@@ -7,6 +7,7 @@ joules are not in the journal; only the controller writes rows of unread time.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -112,9 +113,12 @@ class CoverageStore:
                     for named in (row.gpus, row.allocated):
                         found.append(_holding("", row, named, end, slept_until))
             start = from_us(row.started_at)
+            spare = {*json.loads(row.allocated)}.difference(json.loads(row.gpus))
             for run, named in ((row.run, row.gpus), ("", row.released)):
-                found.append(_holding(run, row, named, start, end))
-            if spare := {*json.loads(row.allocated)}.difference(json.loads(row.gpus)):
+                each = _holding(run, row, named, start, end)
+                # The GPU of a rank that is not known is one of its job's.
+                found.append(replace(each, unknown=max(0, each.unknown - len(spare))))
+            if spare:
                 found.append(
                     Holding(
                         run=row.run,

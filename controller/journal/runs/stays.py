@@ -8,8 +8,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import INCARNATIONS, RUNS, STAYS, SWITCHES
@@ -60,7 +61,8 @@ class StayRow:
 class LaunchRow:
     """One launch. `end`: when it ended or was last heard. `ours`: we asked it to end.
 
-    `gpus`: those of its ranks, "" where one is not known, and those that its job had beyond them.
+    `gpus`: those of its ranks, "" where one is not known, and those that its job had beyond them,
+    so many as `spare` says.
     `gave_back`: it left to sleep, and its GPUs were given back meanwhile.
     """
 
@@ -69,6 +71,7 @@ class LaunchRow:
     ours: bool
     gpus: tuple[str, ...] = ()
     gave_back: bool = False
+    spare: int = 0
 
 
 class StayStore:
@@ -95,16 +98,20 @@ class StayStore:
     def launches(self, run: str) -> tuple[LaunchRow, ...]:
         """List a run's launches in time order."""
         with self._database.reading() as connection:
-            return tuple(
-                LaunchRow(
-                    start=from_us(row.started_at),
-                    end=from_us(row.ended_at or row.last_seen_at),
-                    ours=row.end_reason in OURS,
-                    gpus=held_gpus(json.loads(row.gpus), json.loads(row.allocated)),
-                    gave_back=row.asleep_release == Release.RELEASED,
-                )
-                for row in connection.execute(_LAUNCHES, {"which": run})
-            )
+            return tuple(_launch(row) for row in connection.execute(_LAUNCHES, {"which": run}))
+
+
+def _launch(row: Row[Any]) -> LaunchRow:
+    ranks: list[str] = json.loads(row.gpus)
+    held = held_gpus(ranks, json.loads(row.allocated))
+    return LaunchRow(
+        start=from_us(row.started_at),
+        end=from_us(row.ended_at or row.last_seen_at),
+        ours=row.end_reason in OURS,
+        gpus=held,
+        gave_back=row.asleep_release == Release.RELEASED,
+        spare=len(held) - len(ranks) if ranks else 0,
+    )
 
 
 def held_gpus(ranks: Sequence[str], allocated: Sequence[str]) -> tuple[str, ...]:

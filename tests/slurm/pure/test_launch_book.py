@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattmesh.errors import SourceUnavailable
+from wattmesh.integrations.slurm.__main__ import main
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.launch_book import (
@@ -158,6 +159,25 @@ def test_a_damaged_book_holds_nothing(tmp_path: Path, content: bytes) -> None:
     folder = RunFolder(tmp_path)
     folder.launches_file.write_bytes(content)
     assert LaunchBook(folder).read() == ()
+
+
+@pytest.mark.parametrize("content", [b"", b'{"launches": [{"key": 7}]}', b"[" * 100_000])
+def test_people_are_told_of_a_damaged_book_and_of_a_wrong_folder(
+    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is held is then not known, which is not the same as nothing."""
+    folder = RunFolder(tmp_path)
+    held = ["held", "--checkpoint-dir", str(tmp_path)]
+    folder.launches_file.write_bytes(content)
+    assert main(held) == 1
+    assert "is damaged, so it is not known which launches are held" in capsys.readouterr().err
+    assert main([*held[:2], str(tmp_path / "absent")]) == 1
+    assert "absent cannot be read (No such file" in capsys.readouterr().err
+    # The twins: a book with nothing in it, and a run that nobody has started yet.
+    folder.launches_file.write_bytes(b'{"launches": []}')
+    assert main(held) == 0
+    folder.launches_file.unlink()
+    assert main(held) == 0
 
 
 def test_a_book_that_cannot_be_read_is_not_written_anew(tmp_path: Path) -> None:
