@@ -7,6 +7,7 @@ half an answer. Nothing is pickled.
 import json
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -89,7 +90,13 @@ def read_joint(line: bytes) -> JointResult:
     Raises:
         InputInvalid: the line is no such answer.
     """
-    return _read(_joint_result_adapter(), line, "joint answer")
+    found = _read(_joint_result_adapter(), line, "joint answer")
+    answer = found.answer
+    if answer is not None:
+        rooms_w = [each[2] for steps in answer.rooms.values() for each in steps]
+        if not all(0 <= each < inf for each in (answer.grams, answer.bound_g, *rooms_w)):
+            raise InputInvalid("no joint answer: grams or watts in it cannot be")
+    return found
 
 
 def read_result(line: bytes) -> SolveResult:
