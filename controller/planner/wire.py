@@ -7,7 +7,7 @@ half an answer. Nothing is pickled.
 import json
 from dataclasses import dataclass
 from functools import cache
-from math import inf
+from math import inf, isfinite
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -94,7 +94,9 @@ def read_joint(line: bytes) -> JointResult:
     answer = found.answer
     if answer is not None:
         rooms_w = [each[2] for steps in answer.rooms.values() for each in steps]
-        if not all(0 <= each < inf for each in (answer.grams, answer.bound_g, *rooms_w)):
+        known = all(0 <= each < inf for each in (answer.grams, *rooms_w))
+        # A search that was stopped early may have a bound below 0.
+        if not known or not isfinite(answer.bound_g):
             raise InputInvalid("no joint answer: grams or watts in it cannot be")
     return found
 
