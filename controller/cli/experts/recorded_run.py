@@ -1,0 +1,78 @@
+"""The newest recording in a run's folder: whose it is, and whether it is of the run as it is now."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattmesh.controller.cli.experts.json_file import read_object
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.launch.folder import RunFolder, read_json
+from wattmesh.reconfig.recorded_routing import check_recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A recording. `run`: the UUID; `step`: in which its newest tokens were trained."""
+
+    path: Path
+    name: str
+    run: str
+    step: int
+    tokens: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Say what it is of."""
+        return {"run": self.run, "step": self.step, "tokens": self.tokens}
+
+    def sentence(self) -> str:
+        """Say what it is of."""
+        return f"{self.tokens} tokens of {self.name}, recorded up to step {self.step}"
+
+
+def find_recording(named: str, checkpoint_dir: Path | None) -> Recording:
+    """Find the recording of a run by its name or id, in the folder that it gives to `attach`.
+
+    Raises:
+        InputInvalid: there is none, it cannot be used, or the folder is another run's.
+    """
+    if checkpoint_dir is None:
+        raise InputInvalid(
+            f"no file is at {named!r:.80}; for a run of this name give --checkpoint-dir, the folder "
+            "that it gives to `attach`: the daemon does not know it"
+        )
+    folder = RunFolder(checkpoint_dir)
+    identity = read_json(folder.run_file) or {}
+    run, name = identity.get("run"), identity.get("name")
+    if not isinstance(run, str):
+        raise InputInvalid(f"{checkpoint_dir} is no run's folder: {folder.run_file} says none")
+    if named not in (run, name):
+        raise InputInvalid(f"{checkpoint_dir} is of the run {name} ({run}), not of {named!r:.80}")
+    path = folder.routing_file
+    if not path.exists():
+        raise InputInvalid(
+            f"the run {name} has no recording of its routing yet; its job asks for one with "
+            "`record_routing(session, routers)`, and it is there two save steps later "
+            "(docs/experts.md)"
+        )
+    given = read_object(path)
+    recorded_by, step = check_recorded(given, f"{path}")
+    if recorded_by != run:
+        raise InputInvalid(f"{path} was recorded by the run {recorded_by:.80}, not by {run}")
+    _check_model(given, folder)
+    return Recording(path=path, name=str(name), run=run, step=step, tokens=len(given["chosen"][0]))
+
+
+def _check_model(given: dict[str, Any], folder: RunFolder) -> None:
+    """Refuse a recording of other experts than the newest checkpoint's, where that places any."""
+    newest = next(iter(folder.checkpoints()), None)
+    header = (read_json(newest / "trainer.json") or {}).get("header") if newest else None
+    placed = header.get("placement") if isinstance(header, dict) else None
+    if not isinstance(placed, list) or not placed or not isinstance(placed[0], list):
+        return
+    recorded = (len(given["chosen"]), given["experts"])
+    now = (len(placed), len(placed[0]))
+    if recorded != now:
+        raise InputInvalid(
+            f"the recording is of {recorded[0]} layers of {recorded[1]} experts, and the run's "
+            f"newest checkpoint has {now[0]} layers of {now[1]}; wait for the next recording"
+        )
