@@ -1,7 +1,7 @@
 """The file in which a job leaves what its routers chose: written by the job, read by a command.
 
-`experts` and `chosen` are those of a file for `wattmesh experts place`; `recorded` says of which run
-and step they are, and holds a checksum of all of it. Torch-free.
+`experts` and `chosen` are those of a file for `wattmesh experts place`; `recorded` says of which
+run and step they are, and holds a checksum of all of it. Torch-free.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ def write_routing(
     Raises:
         OSError: it cannot be written; what was there stays.
     """
-    told = {"experts": experts, "chosen": chosen, KEY: {"run": run, "step": step}}
-    digest = _digest(told)
-    told[KEY] = {"run": run, "step": step, "sha256": digest}
-    durable.write_text(path, json.dumps(told, separators=(",", ":")) + "\n", sync=False)
+    text = _text({"experts": experts, "chosen": chosen, KEY: {"run": run, "step": step}})
+    # `recorded` is the last key: the checksum goes in at its end, and all is encoded once.
+    checksum = f',"sha256":"{_digest(text)}"'
+    durable.write_text(path, f"{text[:-2]}{checksum}}}}}\n", sync=False)
 
 
 def check_recorded(given: Mapping[str, Any], what: str) -> tuple[str, int]:
@@ -55,13 +55,16 @@ def check_recorded(given: Mapping[str, Any], what: str) -> tuple[str, int]:
     run, step, digest = (recorded.get(key) for key in ("run", "step", "sha256"))
     told = {key: given.get(key) for key in ("experts", "chosen")}
     told[KEY] = {key: each for key, each in recorded.items() if key != "sha256"}
-    if type(run) is not str or type(step) is not int or _digest(told) != digest:
+    if type(run) is not str or type(step) is not int or _digest(_text(told)) != digest:
         raise InputInvalid(
             f"{what} is damaged: its content is not that of its checksum; the job writes it anew"
         )
     return run, step
 
 
-def _digest(told: Mapping[str, Any]) -> str:
-    data = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.sha256(data).hexdigest()
+def _text(told: Mapping[str, Any]) -> str:
+    return json.dumps(told, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

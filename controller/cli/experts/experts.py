@@ -121,9 +121,7 @@ def place(
     if checkpoint_dir is not None or not _is_file(of):
         recording = find_recording(of, checkpoint_dir)
         if run is not None:
-            raise InputInvalid(
-                "--run is for a FILE; RUN itself is ordered, unless --dry-run is given"
-            )
+            raise InputInvalid("--run is for a FILE; leave it out, RUN itself is ordered")
         run = recording.run
     answer = place_json(read_problem(recording.path if recording else Path(of), gpus), copies)
     lines = list(place_lines(answer))

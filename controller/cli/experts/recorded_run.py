@@ -1,10 +1,11 @@
-"""The newest recording in a run's folder: whose it is, and whether it is of the run as it is now."""
+"""The newest recording in a run's folder: whether it is whole, and of this run as it is now."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattmesh.controller.cli.experts.json_file import read_object
+from wattmesh.controller.cli.experts.json_file import LARGEST_BYTES, listed, read_object
+from wattmesh.controller.cli.experts.placement_file import MOST_LAYERS
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
 from wattmesh.reconfig.recorded_routing import check_recorded
@@ -37,8 +38,8 @@ def find_recording(named: str, checkpoint_dir: Path | None) -> Recording:
     """
     if checkpoint_dir is None:
         raise InputInvalid(
-            f"no file is at {named!r:.80}; for a run of this name give --checkpoint-dir, the folder "
-            "that it gives to `attach`: the daemon does not know it"
+            f"no file is at {named!r:.80}; for a run of this name give --checkpoint-dir, the "
+            "folder that it gives to `attach`: the daemon does not know it"
         )
     folder = RunFolder(checkpoint_dir)
     identity = read_json(folder.run_file) or {}
@@ -58,21 +59,22 @@ def find_recording(named: str, checkpoint_dir: Path | None) -> Recording:
     recorded_by, step = check_recorded(given, f"{path}")
     if recorded_by != run:
         raise InputInvalid(f"{path} was recorded by the run {recorded_by:.80}, not by {run}")
-    _check_model(given, folder)
-    return Recording(path=path, name=str(name), run=run, step=step, tokens=len(given["chosen"][0]))
+    chosen = listed(given.get("chosen"), "chosen", MOST_LAYERS)
+    tokens = len(listed(chosen[0], "chosen", LARGEST_BYTES))
+    _check_model(len(chosen), given.get("experts"), folder)
+    return Recording(path=path, name=str(name), run=run, step=step, tokens=tokens)
 
 
-def _check_model(given: dict[str, Any], folder: RunFolder) -> None:
+def _check_model(layers: int, experts: object, folder: RunFolder) -> None:
     """Refuse a recording of other experts than the newest checkpoint's, where that places any."""
     newest = next(iter(folder.checkpoints()), None)
     header = (read_json(newest / "trainer.json") or {}).get("header") if newest else None
     placed = header.get("placement") if isinstance(header, dict) else None
     if not isinstance(placed, list) or not placed or not isinstance(placed[0], list):
         return
-    recorded = (len(given["chosen"]), given["experts"])
     now = (len(placed), len(placed[0]))
-    if recorded != now:
+    if (layers, experts) != now:
         raise InputInvalid(
-            f"the recording is of {recorded[0]} layers of {recorded[1]} experts, and the run's "
-            f"newest checkpoint has {now[0]} layers of {now[1]}; wait for the next recording"
+            f"the recording is of {layers} layers of {experts} experts, and the run's newest "
+            f"checkpoint has {now[0]} layers of {now[1]}; wait for the next recording"
         )

@@ -184,9 +184,7 @@ class _Recorder:
             self._say(UNSEEN)
             return
         if len({len(each) for each in chosen_LNP}) > 1:
-            self._say(
-                "expert routing is not recorded: layers chose for different numbers of tokens"
-            )
+            self._say("expert routing is not recorded: layers had different numbers of tokens")
             return
         kind = (self._experts, *(each.shape[1] for each in chosen_LNP))
         if kind != self._kind:
