@@ -1,6 +1,7 @@
 """`wattmesh experts place RUN`: a run's newest recording; hostile files are one sentence."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ def test_any_flipped_byte_is_found_or_changes_nothing(
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        ({"run": "another"}, f"was recorded by the run another, not by {RUN}"),
+        ({"run": "another"}, f"was recorded by the run 'another', not by '{RUN}'"),
         ({"chosen": []}, "chosen must be a list"),
         ({"chosen": None}, "chosen must be a list"),
         ({"chosen": [7]}, "chosen must be a list"),
@@ -196,9 +197,16 @@ def test_what_is_misnamed_is_one_sentence(
     """No folder, another run's, none of a run, GPUs that are missing or given twice."""
     place = ["experts", "place"]
     assert "give --checkpoint-dir" in sentence_of(capsys, [*place, "moe", "--dry-run"])
-    assert f"is of the run moe ({RUN})" in sentence_of(capsys, words(folder, "other"))
+    assert f"is of the run 'moe' ('{RUN}')" in sentence_of(capsys, words(folder, "other"))
     elsewhere = [*place, "moe", "--checkpoint-dir", str(tmp_path / "none")]
     assert "is no run's folder" in sentence_of(capsys, elsewhere)
+    write_json(folder.run_file, {"run": 7, "name": "moe"})
+    assert "is no run's folder" in sentence_of(capsys, words(folder))
+    folder.run_file.unlink()
+    os.mkfifo(folder.run_file)
+    assert "is no run's folder" in sentence_of(capsys, words(folder))
+    folder.run_file.unlink()
+    write_json(folder.run_file, {"run": RUN, "name": "moe"})
     assert "leave it out" in sentence_of(capsys, [*words(folder), "--run", "moe"])
     assert "give the GPUs of the group with --gpus" in sentence_of(capsys, words(folder)[:-2])
     twice = [*place, put(tmp_path, ROUTING), "--gpus", str(tmp_path / "group.json")]

@@ -1,5 +1,7 @@
 """The newest recording in a run's folder: whether it is whole, and of this run as it is now."""
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 from wattmesh.controller.cli.experts.json_file import LARGEST_BYTES, listed, read_object
 from wattmesh.controller.cli.experts.placement_file import MOST_LAYERS
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.launch.folder import RunFolder, read_json
+from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.recorded_routing import check_recorded
 
 
@@ -42,33 +44,47 @@ def find_recording(named: str, checkpoint_dir: Path | None) -> Recording:
             "folder that it gives to `attach`: the daemon does not know it"
         )
     folder = RunFolder(checkpoint_dir)
-    identity = read_json(folder.run_file) or {}
+    identity = _object(folder.run_file)
     run, name = identity.get("run"), identity.get("name")
-    if not isinstance(run, str):
-        raise InputInvalid(f"{checkpoint_dir} is no run's folder: {folder.run_file} says none")
+    if not isinstance(run, str) or not isinstance(name, str):
+        raise InputInvalid(f"{checkpoint_dir} is no run's folder: {folder.run_file} names none")
     if named not in (run, name):
-        raise InputInvalid(f"{checkpoint_dir} is of the run {name} ({run}), not of {named!r:.80}")
-    path = folder.routing_file
-    if not path.exists():
         raise InputInvalid(
-            f"the run {name} has no recording of its routing yet; its job asks for one with "
+            f"{checkpoint_dir} is of the run {name!r:.80} ({run!r:.80}), not of {named!r:.80}"
+        )
+    path = folder.routing_file
+    if not os.path.lexists(path):
+        raise InputInvalid(
+            f"the run {name!r:.80} has no recording of its routing yet; its job asks for one with "
             "`record_routing(session, routers)`, and it is there two save steps later "
             "(docs/experts.md)"
         )
     given = read_object(path)
     recorded_by, step = check_recorded(given, f"{path}")
     if recorded_by != run:
-        raise InputInvalid(f"{path} was recorded by the run {recorded_by:.80}, not by {run}")
+        raise InputInvalid(
+            f"{path} was recorded by the run {recorded_by!r:.80}, not by {run!r:.80}"
+        )
     chosen = listed(given.get("chosen"), "chosen", MOST_LAYERS)
     tokens = len(listed(chosen[0], "chosen", LARGEST_BYTES))
     _check_model(len(chosen), given.get("experts"), folder)
-    return Recording(path=path, name=str(name), run=run, step=step, tokens=tokens)
+    return Recording(path=path, name=name, run=run, step=step, tokens=tokens)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """Read what a run wrote; nothing where it cannot be read."""
+    try:
+        return read_object(path)
+    except InputInvalid:
+        return {}
 
 
 def _check_model(layers: int, experts: object, folder: RunFolder) -> None:
     """Refuse a recording of other experts than the newest checkpoint's, where that places any."""
-    newest = next(iter(folder.checkpoints()), None)
-    header = (read_json(newest / "trainer.json") or {}).get("header") if newest else None
+    header: object = None
+    with suppress(OSError):
+        newest = next(iter(folder.checkpoints()), folder.path)
+        header = _object(newest / "trainer.json").get("header")
     placed = header.get("placement") if isinstance(header, dict) else None
     if not isinstance(placed, list) or not placed or not isinstance(placed[0], list):
         return
