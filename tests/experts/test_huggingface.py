@@ -268,7 +268,8 @@ def test_what_gates_choose_can_be_recorded(tmp_path: Path, kind: str) -> None:
     session.save_step()
     chosen: list[Any] = []
     for each in model:
-        each.gate.register_forward_hook(lambda _, __, said: chosen.append(said[2].tolist()))
+        gate: Any = each.gate
+        gate.register_forward_hook(lambda _, __, said: chosen.append(said[2].tolist()))
         each(torch.randn(2, 5, DIM))
     session.position.step += 1
     session.save_step()
