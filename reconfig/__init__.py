@@ -22,6 +22,7 @@ The map:
     position.py        the training position: steps, samples, tokens (torch-free)
     profile_folder.py  the folder of one profiled launch
     ranges.py          ranges of numbers, texts and lists on the wire, with units
+    recorded_routing.py  what routers of a job chose, as a file (torch-free)
     step_log.py        the step log: one JSON line per training step
     switch.py          the durable state machine of one switch
     switch_spend.py    what a switch spent by phase, read from its evidence

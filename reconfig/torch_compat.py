@@ -228,6 +228,11 @@ def dispatch_mode() -> Any:
     return find("torch.utils._python_dispatch", "TorchDispatchMode")
 
 
+def no_modes() -> Any:
+    """Return a block within which no mode sees operators: selective recomputation, for one."""
+    return find("torch.utils._python_dispatch", "_disable_current_modes")()
+
+
 def nccl_version() -> tuple[int, ...]:
     """Return the version of NCCL that torch was built with; empty where it has none."""
     import torch  # noqa: PLC0415

@@ -87,6 +87,7 @@ class Session(Closing):
         self._reports = 0
         self._reached = ReachedStepFile(job.folder.reached_file)
         self._reached_before = 0
+        self._after_save_step: list[Callable[[], None]] = []
         self._over: Generation | None = None
         self._closed = False
 
@@ -130,6 +131,11 @@ class Session(Closing):
     def run(self) -> str:
         """The run's UUID: the same after every switch and restart."""
         return self.generation.run
+
+    @property
+    def routing_file(self) -> Path:
+        """Where the recording of its experts' routing lies, if there is one."""
+        return self._job.folder.routing_file
 
     @property
     def retrained(self) -> bool:
@@ -210,6 +216,13 @@ class Session(Closing):
         the routers' lean and without it, equal on all ranks. See `expert_costs` of `attach`.
         """
         self._job.experts.count(tokens, busy_s, paired)
+
+    def after_save_step(self, call: Callable[[], None]) -> None:
+        """Call this on this rank at the end of each save step after which it trains on.
+
+        It may not be collective, and what it raises ends the training.
+        """
+        self._after_save_step.append(call)
 
     def boundary(self, *, last: bool = False, may_switch: bool = True) -> None:
         """Do what is due after a step: at a save step a checkpoint, and a switch if ordered.
@@ -326,6 +339,8 @@ class Session(Closing):
         self._notes.begin(generation, self.state)
         self._reached.rest()
         self._job.experts.settle(self.state, generation, leads=self.leads)
+        for call in self._after_save_step:
+            call()
         self._rest()
 
     def _rest(self) -> None:

@@ -19,6 +19,7 @@
     launches.json                 the launches that a scheduler was asked to hold
     hosts.json                    where the supervisors of several hosts find the one that leads
     host-1.joined                 which leader host 1 follows, in case it is started anew
+    routing.json                  what tokens chose of the experts, if the job records it
     failures/                     one sentence per rank that was ended
 
 Invariant: only the job and its launcher write here, under the job's uid.
@@ -168,6 +169,11 @@ class RunFolder:
     def hosts_file(self) -> Path:
         """Where the supervisors of several hosts find the one that leads."""
         return self.path / "hosts.json"
+
+    @property
+    def routing_file(self) -> Path:
+        """What tokens chose of the experts."""
+        return self.path / "routing.json"
 
     @property
     def failures(self) -> Path:

@@ -1,5 +1,7 @@
 """Mixtures of Hugging Face's own classes: untouched until they lean, then as loads should be."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +23,12 @@ from transformers.models.mixtral.modeling_mixtral import (
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
+from tests.experts.standing import Standing
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.experts.huggingface import HuggingFaceRouters
+from wattmesh.integrations.pytorch.experts.recorder import record_routing
 from wattmesh.integrations.pytorch.experts.router import RouterMode
+from wattmesh.reconfig.layout import Layout
 
 DIM, EXPERTS, PER_TOKEN = 16, 8, 2
 COSTS = (1.0, -1.0) * (EXPERTS // 2)
@@ -250,3 +255,25 @@ def test_costs_are_taken_while_a_gate_is_sharded() -> None:
     model.gate.weight = nn.Parameter(model.gate.weight.detach().flatten()[:3])
     assert routers.set_costs(COSTS, 0.5) == ""
     assert bool(model.gate.lean_X.any())
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "deepseek3"])
+def test_what_gates_choose_can_be_recorded(tmp_path: Path, kind: str) -> None:
+    """As it is after the lean; of two gates, in their order."""
+    model = nn.ModuleList([block(kind), block(kind)])
+    routers = HuggingFaceRouters([model], mode=RouterMode.DUAL)
+    routers.set_costs(COSTS, 0.5)
+    session = Standing(tmp_path, Layout())
+    record_routing(session, lambda _: [routers])
+    session.save_step()
+    chosen: list[Any] = []
+    for each in model:
+        gate: Any = each.gate
+        gate.register_forward_hook(lambda _, __, said: chosen.append(said[2].tolist()))
+        each(torch.randn(2, 5, DIM))
+    session.position.step += 1
+    session.save_step()
+    recorded = json.loads(session.routing_file.read_text())
+    assert recorded["experts"] == EXPERTS
+    assert recorded["chosen"] == chosen
+    assert chosen[0] != chosen[1]

@@ -7,5 +7,6 @@ The map:
     costs_file.py      reads what counters showed, and scores the GPUs
     json_file.py       reads a JSON file that a person names
     placement_file.py  reads a file of routing, and writes a placement
+    recorded_run.py    finds the recording of a run
     placement_screen.py  the screen of `place`
 """

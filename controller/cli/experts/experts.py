@@ -1,4 +1,4 @@
-"""`wattmesh experts`: a run or files in, answers out; only `place --run` asks to move experts."""
+"""`wattmesh experts`: a run or files in, answers out; only `place` may ask to move experts."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,7 @@ import typer
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.client import DaemonConnection, segment
 from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.errors import InputInvalid
 
 # numpy is loaded by the command that needs it, so that the list of commands answers at once.
 
@@ -54,7 +55,13 @@ def _is_file(word: str) -> bool:
 
 @app.command()
 def place(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="GPUs and routing (JSON).")],
+    of: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|FILE",
+            help="Name or id of a run that records its routing; or GPUs and routing (JSON).",
+        ),
+    ],
     *,
     copies: Annotated[
         int,
@@ -69,19 +76,37 @@ def place(
         typer.Option(
             "--run",
             metavar="RUN",
-            help="Have this live run place its experts so, at its next save step. The file's GPUs "
-            "are its expert-parallel ranks, in their order.",
+            help="With FILE: have this live run place its experts so, at its next save step. The "
+            "GPUs are its expert-parallel ranks, in their order.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be ordered, and order nothing.")
+    ] = False,
+    checkpoint_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint-dir",
+            metavar="DIR",
+            help="With RUN: the folder that the run gives to `attach`; its recording is there.",
+        ),
+    ] = None,
+    gpus: Annotated[
+        Path | None,
+        typer.Option(
+            "--gpus", metavar="FILE", help="The group's GPUs (JSON), where the routing has none."
         ),
     ] = None,
     reason: Annotated[
-        str, typer.Option("--reason", help="With --run: why; the journal keeps it.")
+        str, typer.Option("--reason", help="Of an order: why; the journal keeps it.")
     ] = "by hand",
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
     """Place experts by recorded routing: traffic, energy and time before and after.
 
-    Nothing moves, unless --run names a run whose job lets its experts be placed.
+    Of a RUN, by its newest recording, as an order to it; --dry-run orders nothing. Of a FILE
+    nothing moves, unless --run names a run whose job lets its experts be placed.
     """
     from wattmesh.controller.cli.experts.placement_file import (  # noqa: PLC0415
         place_json,
@@ -90,19 +115,30 @@ def place(
         write_placement,
     )
     from wattmesh.controller.cli.experts.placement_screen import place_lines  # noqa: PLC0415
+    from wattmesh.controller.cli.experts.recorded_run import find_recording  # noqa: PLC0415
 
-    answer = place_json(read_problem(file), copies)
+    recording = None
+    if checkpoint_dir is not None or not _is_file(of):
+        recording = find_recording(of, checkpoint_dir)
+        if run is not None:
+            raise InputInvalid("--run is for a FILE; leave it out, RUN itself is ordered")
+        run = recording.run
+    answer = place_json(read_problem(recording.path if recording else Path(of), gpus), copies)
+    lines = list(place_lines(answer))
+    if recording is not None:
+        answer["recorded"] = recording.to_json()
+        lines.insert(0, recording.sentence())
     if out is not None:
         write_placement(out, answer)
-    if run is not None:
-        rows, gpus = rows_of(answer), len(answer["gpus"])
-        wish = {"placement": rows, "gpus": gpus, "reason": reason}
+    if run is not None and not dry_run:
+        wish = {"placement": rows_of(answer), "gpus": len(answer["gpus"]), "reason": reason}
         told = DaemonConnection(socket).post(f"/v1/runs/{segment(run)}/placement", wish)
         answer["done"] = told["done"]
+        lines.append(told["done"])
     if as_json:
         print_json(answer)
     else:
-        print_lines([*place_lines(answer), *([answer["done"]] if run is not None else [])])
+        print_lines(lines)
 
 
 @app.command()

@@ -32,26 +32,34 @@ from wattmesh.policies.experts.placement.problem import (
 )
 from wattmesh.policies.experts.placement.replicas import replicate
 from wattmesh.policies.experts.placement.search import place
+from wattmesh.reconfig.recorded_routing import KEY, check_recorded
 
 MOST_GPUS, MOST_EXPERTS, MOST_LAYERS = 512, 1024, 256
 MOST_WORK = 256 * 1024 * 1024
 """Layers times experts squared: a search of it ends within minutes."""
 
-FILE_KEYS = frozenset(
-    {"gpus", "experts", "chosen", "tokens_stay", "counts"}
-    | {"crossing_j", "near_crossing_j", "tolerance"}
-)
+GROUP_KEYS = frozenset({"gpus", "crossing_j", "near_crossing_j", "tolerance", "tokens_stay"})
+FILE_KEYS = GROUP_KEYS | {"experts", "chosen", "counts", KEY}
 GPU_KEYS = frozenset({"name", "node", "busy_w", "idle_w", "tokens_per_s", "slots"})
 COUNT_KEYS = frozenset({"loads", "together", "onward"})
 
 
-def read_problem(path: Path) -> PlacementProblem:
-    """Read a file.
+def read_problem(path: Path, group: Path | None = None) -> PlacementProblem:
+    """Read a file; its GPUs, and what crossings cost, from another one where `group` is given.
 
     Raises:
         InputInvalid: it cannot be read or placed; with the reason.
     """
     given = known_keys(read_object(path), FILE_KEYS, f"{path}")
+    if KEY in given:
+        check_recorded(given, f"{path}")
+    if group is not None:
+        theirs = known_keys(read_object(group), GROUP_KEYS, f"{group}")
+        if both := sorted(set(given) & set(theirs)):
+            raise InputInvalid(f"{path} and {group} both have {both[0]!r}; leave out one of them")
+        given |= theirs
+    elif KEY in given and "gpus" not in given:
+        raise InputInvalid(f"{path} has routing only; give the GPUs of the group with --gpus FILE")
     asked = [
         known_keys(each, GPU_KEYS, f"GPU {at}")
         for at, each in enumerate(listed(given.get("gpus"), "gpus", MOST_GPUS))

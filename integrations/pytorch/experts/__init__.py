@@ -4,6 +4,7 @@ router.py          chooses experts; may lean towards those whose GPUs cost littl
 costs.py           what a daemon says of costs, agreed on by all ranks
 tilted_counts.py   the same lean for a model that balances by a bias of its own
 huggingface.py     the same lean for Mixtral, Qwen-MoE and DeepSeek of transformers
+recorder.py        records what tokens chose, for `wattmesh experts place RUN`
 paired_probe.py    the loss of one batch with the lean of its routers and without it
 
 Without costs, all of them compute what a plain router computes, bit for bit.

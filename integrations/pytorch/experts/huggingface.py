@@ -93,6 +93,11 @@ class HuggingFaceRouters:
             gate.register_load_state_dict_pre_hook(_without_a_lean)
             gate.register_load_state_dict_post_hook(self._loaded)
 
+    @property
+    def gates(self) -> tuple[Any, ...]:
+        """The gates, in the order of their layers."""
+        return tuple(self._gates)
+
     def set_costs(self, costs: Sequence[float], strength: float) -> str:
         """Take costs as `EnergyRouter.set_costs` does; without a lean, biases are 0 again."""
         self._leans = None
