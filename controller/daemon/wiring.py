@@ -58,7 +58,7 @@ from wattmesh.controller.settings.expert_sweep import sweeps_by_run
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.slot_prices import Tariff
-from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
+from wattmesh.errors import Fenced, FixInput, JournalUnavailable, WattmeshError
 from wattmesh.policies.ladder import DAY_S
 from wattmesh.reconfig import catalogue_file
 from wattmesh.telemetry.carbon import Provider
@@ -393,7 +393,8 @@ class Parts:
         facts, trusted = self.loop_facts.signals.accounting, self.loop_facts.trusted
         if trusted.held_s() > 0:
             return
-        if facts is not None and self.loop_facts.lead.epoch is not None:
+        epoch = self.loop_facts.lead.epoch
+        if facts is not None and epoch is not None:
             site = self.loop_facts.settings.site
             books = (self._grid.tariff, self._grid.slots, site.pue_milli())
             if self._books is None or self._books[0] != books:
@@ -403,7 +404,8 @@ class Parts:
                     self.journal, facts.signal, slots, pue_milli, tariff, limits=self._limits_w
                 )
                 self._books = (books, accounts)
-            self._books[1].price(self.loop_facts.clock.now(), settling=not trusted.doubt())
+            with suppress(Fenced), self.journal.leadership.acting(epoch):
+                self._books[1].price(self.loop_facts.clock.now(), settling=not trusted.doubt())
 
     def _limits_w(self) -> dict[str, float]:
         """Give the power limits, in W, of all boards that are or were read."""

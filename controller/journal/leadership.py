@@ -4,7 +4,8 @@ Invariant: the epoch rises whenever the holder changes, and every act is committ
 row still shows the actor's epoch; so a daemon that lost its lease can commit no act.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -94,6 +95,19 @@ class Leadership:
             mine = (LEADERSHIP.c.holder == holder) & (LEADERSHIP.c.epoch == epoch)
             now_us = clock_us(connection)
             connection.execute(update(LEADERSHIP).where(mine).values(expires_at=now_us))
+
+    @contextmanager
+    def acting(self, epoch: int) -> Iterator[None]:
+        """Let this thread write in the block only while the epoch is still `epoch`.
+
+        For work of many transactions: who was stopped in the middle of it, and goes on when another
+        daemon has led for an hour, would write what was true before.
+
+        Raises:
+            Fenced: another daemon leads by now; what was not committed is not written.
+        """
+        with self._database.writing_after(lambda connection: check_epoch(connection, epoch)):
+            yield
 
     def current(self) -> LeaderRow | None:
         """Read the lease; None before anybody led."""

@@ -17,10 +17,12 @@ LEANER = 0.98
 
 
 def idle_draw(known: ProfileState, numbers: WindowNumbers, gpus: int) -> str:
-    """Say that what was read is no job's power; "" where it may be one.
+    """Say that what was read is no job's power; "" where it may be one, or is hardly known.
 
     `gpus`: that train.
     """
+    if numbers.meter_share >= 1:
+        return ""
     idle_w, drawn_w = known.idle_host_w, numbers.host_w
     if numbers.gpu_w is not None:
         idle_w = None if known.idle_gpu_w is None else known.idle_gpu_w * gpus

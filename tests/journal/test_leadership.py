@@ -2,7 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.errors import Fenced
 
 
 def test_a_held_lease_is_not_given_twice(journal: Journal) -> None:
@@ -32,3 +35,19 @@ def test_a_lease_from_a_clock_that_was_stepped_back_does_not_hold(journal: Journ
     assert journal.leadership.acquire("one", 3610.0) == 1
     assert journal.leadership.acquire("two", 10.0) == 2
     assert journal.leadership.acquire("one", 10.0) is None
+
+
+def test_who_led_before_does_not_finish_what_it_began(journal: Journal) -> None:
+    """Stopped between two transactions: the second is not written. The twin without it is."""
+    epoch = journal.leadership.acquire("one", 60.0)
+    assert epoch == 1
+    now = datetime(2026, 8, 27, 12, tzinfo=UTC)
+    with journal.leadership.acting(epoch):
+        journal.ledger.close_run("a", {}, now)
+        journal.leadership.release("one", epoch)
+        assert journal.leadership.acquire("two", 60.0) == 2
+        with pytest.raises(Fenced):
+            journal.ledger.close_run("b", {}, now)
+    assert set(journal.ledger.closed_runs()) == {"a"}
+    journal.ledger.close_run("c", {}, now)
+    assert set(journal.ledger.closed_runs()) == {"a", "c"}

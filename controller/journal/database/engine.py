@@ -64,7 +64,7 @@ class Database:
             # Sums over several tables must not see a roll-up between two of them.
             options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self.engine.execution_options(**options)
-        self._one_state = threading.local()
+        self._of_thread = threading.local()
 
     @property
     def is_sqlite(self) -> bool:
@@ -96,7 +96,7 @@ class Database:
         Raises:
             JournalUnavailable: the database does not answer.
         """
-        held: Connection | None = getattr(self._one_state, "connection", None)
+        held: Connection | None = getattr(self._of_thread, "connection", None)
         with self._guarded():
             if held is not None:
                 yield held
@@ -113,13 +113,13 @@ class Database:
         Raises:
             JournalUnavailable: the database does not answer.
         """
-        before: Connection | None = getattr(self._one_state, "connection", None)
+        before: Connection | None = getattr(self._of_thread, "connection", None)
         with self.reading() as connection:
-            self._one_state.connection = connection
+            self._of_thread.connection = connection
             try:
                 yield
             finally:
-                self._one_state.connection = before
+                self._of_thread.connection = before
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -128,8 +128,26 @@ class Database:
         Raises:
             JournalUnavailable: the database does not answer or is full; nothing was written.
         """
+        check: Callable[[Connection], None] | None = getattr(self._of_thread, "check", None)
         with self._guarded(), self.engine.begin() as connection:
+            if check is not None:
+                check(connection)
             yield connection
+
+    @contextmanager
+    def writing_after(self, check: Callable[[Connection], None]) -> Iterator[None]:
+        """Have everything that this thread writes in the block begin with a check.
+
+        Args:
+            check: called in each transaction that writes, before anything else; what it raises
+                undoes that transaction.
+        """
+        before = getattr(self._of_thread, "check", None)
+        self._of_thread.check = check
+        try:
+            yield
+        finally:
+            self._of_thread.check = before
 
     def close(self) -> None:
         """Close every connection."""
