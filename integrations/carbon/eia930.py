@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.integrations.carbon.reading.eia_api import BASE_URL, UNIT, EiaApi, number
+from wattmesh.integrations.carbon.reading.eia_api import BASE_URL, UNIT, EiaApi
 from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH
 from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.json_shape import finite_number
 from wattmesh.integrations.carbon.reading.mixed_hours import (
     MixedHours,
     checked_factors,
@@ -92,7 +93,7 @@ class Eia930(ToldHours):
             )
             return None, "", None
         value, units = row.get("value"), row.get("value-units", UNIT)
-        energy_mwh = number(value)
+        energy_mwh = finite_number(value)
         if units != UNIT:
             refused.append(f"EIA sent {fuel} in {units}, not in {UNIT}; it is ignored.")
             energy_mwh = None

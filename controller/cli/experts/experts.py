@@ -110,6 +110,7 @@ def place(
     """
     from wattmesh.controller.cli.experts.placement_file import (  # noqa: PLC0415
         place_json,
+        problem_of,
         read_problem,
         rows_of,
         write_placement,
@@ -123,7 +124,11 @@ def place(
         if run is not None:
             raise InputInvalid("--run is for a FILE; leave it out, RUN itself is ordered")
         run = recording.run
-    answer = place_json(read_problem(recording.path if recording else Path(of), gpus), copies)
+    if recording is None:
+        problem = read_problem(Path(of), gpus)
+    else:
+        problem = problem_of(recording.given, recording.path, gpus)
+    answer = place_json(problem, copies)
     lines = list(place_lines(answer))
     if recording is not None:
         answer["recorded"] = recording.to_json()

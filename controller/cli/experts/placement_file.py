@@ -53,11 +53,20 @@ def read_problem(path: Path, group: Path | None = None) -> PlacementProblem:
     given = known_keys(read_object(path), FILE_KEYS, f"{path}")
     if KEY in given:
         check_recorded(given, f"{path}")
+    return problem_of(given, path, group)
+
+
+def problem_of(given: dict[str, Any], path: Path, group: Path | None = None) -> PlacementProblem:
+    """Make a problem of what `path` holds, which was checked if a job recorded it.
+
+    Raises:
+        InputInvalid: it cannot be placed, or `group` cannot be read; with the reason.
+    """
     if group is not None:
         theirs = known_keys(read_object(group), GROUP_KEYS, f"{group}")
         if both := sorted(set(given) & set(theirs)):
             raise InputInvalid(f"{path} and {group} both have {both[0]!r}; leave out one of them")
-        given |= theirs
+        given = given | theirs
     elif KEY in given and "gpus" not in given:
         raise InputInvalid(f"{path} has routing only; give the GPUs of the group with --gpus FILE")
     asked = [

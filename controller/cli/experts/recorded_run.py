@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattmesh.controller.cli.experts.json_file import LARGEST_BYTES, listed, read_object
-from wattmesh.controller.cli.experts.placement_file import MOST_LAYERS
+from wattmesh.controller.cli.experts.json_file import LARGEST_BYTES, known_keys, listed, read_object
+from wattmesh.controller.cli.experts.placement_file import FILE_KEYS, MOST_LAYERS
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.recorded_routing import check_recorded
@@ -15,9 +15,13 @@ from wattmesh.reconfig.recorded_routing import check_recorded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A recording. `run`: the UUID; `step`: in which its newest tokens were trained."""
+    """A recording. `run`: the UUID; `step`: in which its newest tokens were trained.
+
+    `given`: what the file holds, checked.
+    """
 
     path: Path
+    given: dict[str, Any]
     name: str
     run: str
     step: int
@@ -68,7 +72,8 @@ def find_recording(named: str, checkpoint_dir: Path | None) -> Recording:
     chosen = listed(given.get("chosen"), "chosen", MOST_LAYERS)
     tokens = len(listed(chosen[0], "chosen", LARGEST_BYTES))
     _check_model(len(chosen), given.get("experts"), folder)
-    return Recording(path=path, name=name, run=run, step=step, tokens=tokens)
+    given = known_keys(given, FILE_KEYS, f"{path}")
+    return Recording(path=path, given=given, name=name, run=run, step=step, tokens=tokens)
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from zoneinfo import ZoneInfo
 
 from wattmesh.errors import InputInvalid, NoData
 from wattmesh.integrations.carbon.exogenous.collected import HOUR, Collected
-from wattmesh.integrations.carbon.reading.eia_api import BASE_URL, UNIT, EiaApi, number
+from wattmesh.integrations.carbon.reading.eia_api import BASE_URL, UNIT, EiaApi
 from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.json_shape import finite_number
 from wattmesh.telemetry.exogenous import ExogenousBatch, ExogenousKind
 
 PATH = "/electricity/rto/region-data/data/"
@@ -133,7 +134,7 @@ class Eia930Demand:
     def _collect(self, begin: datetime, row: Any, told: Collected) -> None:
         """Take one row's value, or the reason against it."""
         kind, units = row.get("type"), row.get("value-units")
-        value = number(row.get("value"))
+        value = finite_number(row.get("value"))
         if kind != TYPE:
             # What was measured, taken for a forecast, would be known before it was.
             told.refuse(f"EIA sent type {str(kind)[:10]!r}, asked for {TYPE}; left out")

@@ -24,10 +24,10 @@ from wattmesh.integrations.carbon.exogenous.neso_portal import (
     BASE_URL,
     NesoPortal,
     Resource,
-    number,
     read_moment,
 )
 from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.json_shape import finite_number
 from wattmesh.telemetry.exogenous import ExogenousBatch, ExogenousKind
 
 ZONES = ("GB",)
@@ -155,7 +155,8 @@ class NesoWind:
         """Yield start, megawatts and the moment that the row bears, of what can be believed."""
         for row in self._portal.rows(resource, start, end):
             at, made = read_moment(row.get(resource.time)), read_moment(row.get(resource.made))
-            value, capacity = number(row.get(resource.value)), number(row.get("Capacity"))
+            value = finite_number(row.get(resource.value))
+            capacity = finite_number(row.get("Capacity"))
             if at is None or at != at.replace(minute=at.minute // 30 * 30, second=0, microsecond=0):
                 told.refuse(f"NESO sent {str(row)[:120]!r}: it is not a half hour")
                 continue
@@ -185,7 +186,7 @@ def settlement_period(at: datetime) -> tuple[str, int]:
 def _period_mistake(at: datetime, row: dict[str, Any]) -> str:
     """Say how date and settlement period of a row contradict its time; "" when they agree."""
     date, period = settlement_period(at)
-    said, number_said = str(row.get("Date"))[:10], number(row.get("Settlement_Period"))
+    said, number_said = str(row.get("Date"))[:10], finite_number(row.get("Settlement_Period"))
     if (said, number_said) == (date, period):
         return ""
     return f"it is period {period} of {date}, not {str(number_said)[:8]} of {said}"

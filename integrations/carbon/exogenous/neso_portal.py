@@ -7,7 +7,6 @@ Invariant: only ids of 36 hexadecimal characters and times that were formatted h
 question; an answer that is not `success`, or is to another question, is never used.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -134,17 +133,6 @@ class NesoPortal:
                 self._ids[resource.name] = found
                 return found
         return known
-
-
-def number(value: Any) -> float | None:
-    """Decode a number, which older tables write as text."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    try:
-        found = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return found if math.isfinite(found) else None
 
 
 def read_moment(value: Any) -> datetime | None:

@@ -7,7 +7,6 @@ Invariant: the key is a query parameter that no text shows; a row that cannot be
 is of another authority is never used.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -136,17 +135,6 @@ class EiaApi:
                 f"EIA answered for {whose!r}, asked for {self.zone!r}; nothing was stored"
             )
         return begin
-
-
-def number(value: Any) -> float | None:
-    """Decode megawatt-hours, text in newer answers and a number in older ones."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    try:
-        found = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return found if math.isfinite(found) else None
 
 
 def _page(body: Any) -> list[Any]:

@@ -153,6 +153,12 @@ def number(value: Any) -> float | None:
         return None
 
 
+def finite_number(value: Any) -> float | None:
+    """Parse a number as `number` does; None for one that is not finite, too."""
+    found = number(value)
+    return found if found is not None and math.isfinite(found) else None
+
+
 def placed(
     rows: list[Any], shape: JsonShape, interval_s: float, refused: list[str]
 ) -> dict[int, Any]:
