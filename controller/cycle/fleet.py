@@ -20,7 +20,7 @@ from wattmesh.reconfig.catalogue import Release
 from wattmesh.telemetry.desired import Applied, GpuControl
 from wattmesh.telemetry.energy.attribution import EnergyClaim, Holder, LaunchState, is_gpu
 from wattmesh.telemetry.energy.sampler import Sample
-from wattmesh.telemetry.readings import Component, PowerReading, Quality
+from wattmesh.telemetry.readings import Component, PowerReading, Quality, component_of
 
 DELIVER_S = 10.0
 MISSED = 3
@@ -207,7 +207,7 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
             troubles.append((node.node, f"what it tells cannot be read ({cause(error)})"))
             told = []
         readings += told
-        missing += node.devices.keys() - {each.gpu_uuid for each in told}
+        missing += set(_parts(node)) - {each.gpu_uuid for each in told}
         strange = node.facts.get(STRANGE)
         if strange:
             troubles.append((node.node, str(strange)))
@@ -227,7 +227,16 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
 
 def _readings(node: NodeRow) -> list[PowerReading]:
     lately = _read_lately(node)
-    return [_reading(name, facts) for name, facts in node.devices.items() if name in lately]
+    return [_reading(name, facts) for name, facts in _parts(node).items() if name in lately]
+
+
+def _parts(node: NodeRow) -> Mapping[str, Mapping[str, Any]]:
+    """Give the devices but the node's own meter, which its agent compares with them itself."""
+    return {
+        name: facts
+        for name, facts in node.devices.items()
+        if component_of(name) is not Component.NODE
+    }
 
 
 def holders(rows: Sequence[RunRow], now: datetime, *, seen: bool) -> tuple[Holder, ...]:

@@ -6,9 +6,12 @@ is not imported; a machine without GPUs never loads NVML's binding.
 
 import platform
 
-from wattmesh.controller.settings.model import PowerSection, Settings
+from wattmesh.controller.settings.model import NodeMeterSection, PowerSection, Settings
+from wattmesh.controller.settings.secrets import read_secret
 from wattmesh.telemetry.readings import PowerSource
 from wattmesh.telemetry.sources.chain import Chain
+from wattmesh.telemetry.sources.ipmi import Ipmi
+from wattmesh.telemetry.sources.node_meter import NodeMeter
 from wattmesh.telemetry.sources.rapl import RaplSource
 from wattmesh.telemetry.sources.static_power import StaticPower
 
@@ -36,6 +39,8 @@ def _sources(power: PowerSection, host: str) -> list[PowerSource]:
         sources.append(NvmlSource(power.library))
         if power.rapl:
             sources.append(RaplSource(host=host))
+        if power.node_meter is not None:
+            sources.append(_node_meter(power.node_meter, host))
     if power.source not in {"nvml", "none"}:
         return sources
     if power.prometheus is not None:
@@ -47,3 +52,26 @@ def _sources(power: PowerSection, host: str) -> list[PowerSource]:
     if power.static is not None:
         sources.append(StaticPower(power.static.gpu_uuids, power.static.gpu_power_w))
     return sources
+
+
+def _node_meter(meter: NodeMeterSection, host: str) -> PowerSource:
+    """Open the node's own meter; nothing is asked before its first reading."""
+    secret = meter.password_file
+    if meter.protocol == "ipmi":
+        controller = Ipmi(
+            address=meter.address,
+            username=meter.username,
+            password_file=str(secret) if secret is not None else "",
+        )
+        return NodeMeter("ipmi", host, controller.power_w)
+    # Loads requests, which only this source needs.
+    from wattmesh.telemetry.sources.redfish import Redfish  # noqa: PLC0415
+
+    service = Redfish(
+        meter.address,
+        username=meter.username,
+        password=lambda: read_secret("power.node_meter.password_file", secret) if secret else "",
+        ca_file=str(meter.ca_file) if meter.ca_file is not None else "",
+        chassis=meter.chassis,
+    )
+    return NodeMeter("redfish", host, service.power_w, close=service.close)

@@ -9,6 +9,7 @@ The map:
     expert_sweep.py     reads the offline sweep that a run's settings name
     journal_address.py  the address of the journal
     model.py            every key of the settings file: its type, its default, and what it means
+    node_meter_checks.py checks the keys of `[power.node_meter]`
     read.py             reads and checks the file; names all mistakes at once
     secrets.py          checks and reads files with secrets
     section.py          the base of every table, and types of values

@@ -6,9 +6,7 @@ Invariant: every check yields (key path, sentence) pairs and none of them stops 
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from wattmesh.controller.settings.carbon import (
     CarbonSection,
@@ -18,7 +16,12 @@ from wattmesh.controller.settings.carbon import (
 from wattmesh.controller.settings.exogenous_checks import exogenous_mistakes
 from wattmesh.controller.settings.mistakes import Mistake, quoted
 from wattmesh.controller.settings.secrets import closed, is_credential, secret_mistakes
-from wattmesh.controller.settings.web_address import NO_USER, address_mistake, holds_user
+from wattmesh.controller.settings.web_address import (
+    NO_USER,
+    address_mistake,
+    holds_user,
+    in_the_clear,
+)
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.neso import ZONES as NESO_ZONES
 from wattmesh.integrations.carbon.neso_region import REGIONS, is_region
@@ -175,11 +178,11 @@ def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
                     f"{key}.{name}", path, password=name == "password_file"
                 )
     if any(getattr(source, name) is not None for name in used):
-        yield from _in_the_clear(f"{key}.base_url", source.base_url)
+        yield from in_the_clear(f"{key}.base_url", source.base_url)
         if source.http_json is not None:
-            yield from _in_the_clear(f"{key}.http_json.url", source.http_json.url)
+            yield from in_the_clear(f"{key}.http_json.url", source.http_json.url)
             ahead = source.http_json.forecast_url
-            yield from _in_the_clear(f"{key}.http_json.forecast_url", ahead)
+            yield from in_the_clear(f"{key}.http_json.forecast_url", ahead)
 
 
 def _secret_file_mistakes(key: str, path: Path, *, password: bool) -> Iterator[Mistake]:
@@ -189,30 +192,6 @@ def _secret_file_mistakes(key: str, path: Path, *, password: bool) -> Iterator[M
         _ = Credentials.basic("user", held) if password else Credentials.header("key", held)
     except InputInvalid as error:
         yield key, str(error).removeprefix("carbon: ")
-
-
-def _in_the_clear(key: str, url: str) -> Iterator[Mistake]:
-    """Check that a secret is sent over TLS, or stays on this machine."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        return  # named when it is opened
-    if parts.scheme == "http" and not _loopback(host):
-        yield (
-            key,
-            f"{quoted(url)} would carry the secret in the clear; write https:// (http:// is for "
-            "this machine alone)",
-        )
-
-
-def _loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _service(key: str, service: HttpJsonSection | None) -> Iterator[Mistake]:

@@ -24,6 +24,7 @@ from wattmesh.controller.settings.model import (
     RunSection,
     Settings,
 )
+from wattmesh.controller.settings.node_meter_checks import node_meter_mistakes
 from wattmesh.controller.settings.secrets import secret_mistakes, token_mistakes
 from wattmesh.controller.settings.web_address import (
     HIGHEST_PORT,
@@ -47,6 +48,7 @@ SHARES_ROUNDED = 1e-9
 POWER_READERS = {
     "library": ("nvml", "agents"),
     "rapl": ("nvml", "agents"),
+    "node_meter": ("nvml", "agents"),
     "prometheus": ("nvml", "none"),
     "static": ("nvml", "none"),
 }
@@ -192,6 +194,8 @@ def _power(power: PowerSection) -> Iterator[Mistake]:
         if given and power.source not in readers:
             allowed = " or ".join(f'"{each}"' for each in readers)
             yield f"power.{name}", f"is only read when source = {allowed}"
+    if power.node_meter is not None:
+        yield from node_meter_mistakes("power.node_meter", power.node_meter)
     if power.prometheus is not None:
         wrong = address_mistake(power.prometheus.url, "http://prometheus.example:9090")
         if wrong:

@@ -129,6 +129,27 @@ class StaticPowerSection(Section):
     """UUIDs of the GPUs that are assumed to draw this power."""
 
 
+class NodeMeterSection(Section):
+    """The node's own power meter, read through its management controller (BMC)."""
+
+    protocol: Literal["redfish", "ipmi"] = Field(examples=["redfish"])
+    """`redfish` (HTTPS), or `ipmi` (the program ipmitool, by DCMI)."""
+    address: str = Field(default="", examples=["https://n17-bmc"])
+    """redfish: address of the controller. ipmi: its host name; "" asks this node's own, through
+    /dev/ipmi0."""
+    username: str = Field(default="", examples=["wattmesh"], max_length=64)
+    """Account of the controller. It needs to read, and nothing else."""
+    password_file: File | None = Field(default=None, examples=["/etc/wattmesh/bmc.password"])
+    """File with its password, readable by its owner only (mode 0600), or `credential:NAME`."""
+    ca_file: File | None = Field(default=None, examples=["/etc/wattmesh/bmc-ca.pem"])
+    """redfish: file with the certificates to trust instead of the system's."""
+    chassis: tuple[str, ...] = Field(
+        default=(), max_length=16, strict=False, examples=[("System.Embedded.1",)]
+    )
+    """redfish: names of the chassis that are the whole node together; default: the only one that
+    tells a power."""
+
+
 class PowerSection(Section):
     """Where power readings come from. If several sources read one device, the best one counts."""
 
@@ -141,6 +162,9 @@ class PowerSection(Section):
     rapl: bool = False
     """nvml: also read the processors' energy counters (Linux powercap). The daemon's user must be
     allowed to read them."""
+    node_meter: NodeMeterSection | None = None
+    """nvml, agents: the node's own meter. What it shows beyond GPUs, processors and memory is told
+    in metrics, and is in no ledger row."""
     prometheus: PrometheusSection | None = None
     """A Prometheus server to ask for devices that nothing else reads."""
     static: StaticPowerSection | None = None

@@ -3,9 +3,11 @@
 Invariant: an address without a mistake has a host, a port that TCP has, or none, and no blank.
 """
 
+from collections.abc import Iterator
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from wattmesh.controller.settings.mistakes import quoted
+from wattmesh.controller.settings.mistakes import Mistake, quoted
 
 HIGHEST_PORT = 65_535
 
@@ -47,3 +49,27 @@ def address_mistake(url: str, like: str) -> str:
     if port == 0:
         return f"{said} is not an address: its port is no number from 1 to {HIGHEST_PORT}"
     return ""
+
+
+def in_the_clear(key: str, url: str) -> Iterator[Mistake]:
+    """Check that a secret is sent over TLS, or stays on this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return  # named when it is opened
+    if parts.scheme == "http" and not _loopback(host):
+        yield (
+            key,
+            f"{quoted(url)} would carry the secret in the clear; write https:// (http:// is for "
+            "this machine alone)",
+        )
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

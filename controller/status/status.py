@@ -44,7 +44,7 @@ from wattmesh.policies.decision import Decision
 from wattmesh.reconfig.switch import position
 from wattmesh.telemetry.energy.attribution import is_gpu
 from wattmesh.telemetry.energy.sampler import Sample
-from wattmesh.telemetry.readings import Quality, flags_of
+from wattmesh.telemetry.readings import Component, Quality, flags_of
 
 FINISHED_SHOWN = timedelta(days=1)
 
@@ -313,11 +313,13 @@ def _power_source(loop_facts: LoopFacts) -> str:
 
 
 def _power_w(sample: Sample, *, gpus: bool) -> float | None:
-    """Sum the power of the GPUs, or of everything else; None when none was read."""
+    """Sum the power of the GPUs, or of processors and memory; None when none was read."""
     known = [
         each.power_w
         for each in sample.readings
-        if is_gpu(each.gpu_uuid) is gpus and each.power_w is not None
+        if is_gpu(each.gpu_uuid) is gpus
+        and each.component is not Component.NODE
+        and each.power_w is not None
     ]
     return sum(known) if known else None
 

@@ -11,7 +11,7 @@ The map:
     node_claims.py  reads both at every step, and keeps the last view for a while
     node_view.py    processes on a node's GPUs, their users and jobs, from /proc
     pending.py      amounts that are not booked yet
-    residual.py     power of a node's meter beyond its metered parts (pure)
+    residual.py     power of a node's meter beyond its metered parts
     sampler.py      reads a source, applies the rules, books rows
     unobserved.py   time of a held GPU that nobody booked (pure)
 """

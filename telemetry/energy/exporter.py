@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from wattmesh.telemetry.energy.crosscheck import NOTES, Correction, CrossCheck, sentence
 from wattmesh.telemetry.energy.ledger import DeviceTotal
 from wattmesh.telemetry.energy.meter import micros
-from wattmesh.telemetry.energy.residual import residual
+from wattmesh.telemetry.energy.residual import NodeBalance
 from wattmesh.telemetry.energy.sampler import Sample
 from wattmesh.telemetry.readings import Component, PowerReading, component_of
 from wattmesh.telemetry.sources.stale import STOPPED
@@ -80,6 +80,7 @@ class _Seen:
     reasons_us: Mapping[str, Mapping[str, int]]
     totals: Mapping[str, DeviceTotal]
     locks: Mapping[str, int]
+    rest_w: float | None
 
 
 class DeviceExporter(Collector):
@@ -98,6 +99,7 @@ class DeviceExporter(Collector):
         self._devices: dict[str, _Device] = {}
         self._totals: dict[str, DeviceTotal] = {}
         self._locks: dict[str, int] = {}
+        self._balance = NodeBalance()
 
     def observe(self, sample: Sample, totals: Mapping[str, DeviceTotal]) -> None:
         """Take the sample of one step, and the totals booked so far."""
@@ -109,9 +111,14 @@ class DeviceExporter(Collector):
                     self._devices[reading.gpu_uuid] = _Device(newest=reading, check=check)
                 else:
                     known.follow(reading, self._hold_us)
+            self._balance.observe(sample.readings)
+            answered = {each.gpu_uuid for each in sample.readings}
             found = _corrections(sample)
             for gpu, device in self._devices.items():
                 device.correct(frozenset(found.get(gpu, ())))
+                # A node's meter is not booked, so nobody misses it.
+                if component_of(gpu) is Component.NODE:
+                    device.missing = gpu not in answered
             for gpu, total in totals.items():
                 self._totals[gpu] = _highest(self._totals.get(gpu, DeviceTotal()), total)
 
@@ -124,7 +131,7 @@ class DeviceExporter(Collector):
         """Say which counters and meters cannot be trusted, and what to do."""
         with self._lock:
             said = [sentence(gpu, each.check) for gpu, each in sorted(self._devices.items())]
-            said.append(residual(self._answering().values()).trouble)
+            said.append(self._balance.residual.trouble)
         return tuple(filter(None, said))
 
     def describe(self) -> tuple[Metric, ...]:
@@ -142,6 +149,7 @@ class DeviceExporter(Collector):
                 reasons_us={gpu: dict(each.reasons_us) for gpu, each in self._devices.items()},
                 totals=dict(self._totals),
                 locks=dict(self._locks),
+                rest_w=self._balance.residual.power_w,
             )
         yield from _energy(seen)
         yield from _trust(seen)
@@ -300,11 +308,16 @@ def _host(seen: _Seen) -> Iterator[Metric]:
         family = families.get(component_of(device))
         if family is not None:
             family.add_metric([device.rpartition(":")[2]], total.booked_mj / MJ_PER_J)
+    node = GaugeMetricFamily(
+        "wattmesh_node_power_watts",
+        "Power of the whole node by its own meter, which averages over 1 to 60 s.",
+        labels=["zone"],
+    )
     rest = GaugeMetricFamily(
         "wattmesh_node_residual_power_watts",
-        "Power of the node's own meter beyond GPUs, processors and memory.",
+        "Power of the node's own meter beyond GPUs, processors and memory, mean of two minutes.",
     )
-    _add(rest, [], residual(seen.answering.values()).power_w)
+    _add(rest, [], seen.rest_w)
     info = GaugeMetricFamily(
         "wattmesh_host_info",
         "1; source and quality of the newest reading of a processor, memory or node.",
@@ -313,9 +326,11 @@ def _host(seen: _Seen) -> Iterator[Metric]:
     for device, reading in sorted(seen.answering.items()):
         if reading.component is not Component.GPU:
             zone = device.rpartition(":")[2]
+            if reading.component is Component.NODE:
+                _add(node, [zone], reading.power_w)
             labels = [reading.component.value, zone, reading.source, reading.quality.value]
             info.add_metric(labels, 1)
-    yield from (cpu, dram, rest, info)
+    yield from (cpu, dram, node, rest, info)
 
 
 def _gpus(readings: Mapping[str, PowerReading]) -> Iterable[tuple[str, PowerReading]]:

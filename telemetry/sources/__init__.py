@@ -1,7 +1,9 @@
-"""The sources of power readings: NVML, Prometheus, RAPL, a constant.
+"""The sources of power readings: NVML, Prometheus, RAPL, a node's own meter, a constant.
 
 The map:
     chain.py               several sources as one: per device the best that answers
+    ipmi.py                a node's power by `ipmitool dcmi power reading`
+    node_meter.py          a node's own meter behind its slow controller
     nvml.py                typed calls and setters of NVML
     nvml_device.py         one GPU: which NVML fields and calls to use
     nvml_library.py        the process's one NVML library, and its errors
@@ -9,6 +11,7 @@ The map:
     prometheus.py          GPUs that an exporter measures, through a Prometheus server
     prometheus_answers.py  decodes query answers: names, units, ages, blanks (pure)
     rapl.py                processors and DRAM, through powercap
+    redfish.py             a node's power by Redfish
     stale.py               detects sensors that have stopped (pure)
     static_power.py        unmeasured devices, at an assumed power
 """

@@ -308,6 +308,8 @@ def test_every_line_of_the_sample_can_be_uncommented() -> None:
         "api.agents_token_file",
         "agent.token_file",
         "power.library",
+        "power.node_meter.password_file",
+        "power.node_meter.ca_file",
         "carbon.accounting.file",
         "carbon.accounting.starts_at",
         "carbon.accounting.plays_at",

@@ -1,5 +1,6 @@
 """The energy counter held against power x time: what is compared, and what is said."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.telemetry.world import T0
 from wattmesh.telemetry.energy.crosscheck import CrossCheck, sentence
-from wattmesh.telemetry.energy.residual import residual
+from wattmesh.telemetry.energy.residual import NodeBalance, Residual
 from wattmesh.telemetry.readings import Component, PowerReading, Quality, component_of
 
 HOLD_US = 2_500_000
@@ -111,25 +112,64 @@ def device(name: str, power_w: float | None) -> PowerReading:
     return replace(READING, gpu_uuid=name, power_w=power_w, component=component_of(name))
 
 
+def balance(*steps: tuple[float, Sequence[PowerReading]]) -> Residual:
+    """Show a balance what was read at some seconds."""
+    seen = NodeBalance()
+    for at_s, readings in steps:
+        seen.observe(replace(each, monotonic_s=at_s) for each in readings)
+    return seen.residual
+
+
+def steady(readings: Sequence[PowerReading], until_s: int = 121) -> Residual:
+    """Read the same for two minutes."""
+    return balance(*((float(at_s), readings) for at_s in range(until_s)))
+
+
 def test_what_a_node_draws_beyond_its_parts() -> None:
     """The meter less GPUs, processors and memory; without a meter there is nothing to say."""
     parts = [device("G0", 500.0), device("cpu:n1:package-0", 200.0), device("dram:n1:0", 50.0)]
-    assert residual(parts).power_w is None
-    assert residual(parts).trouble == ""
-    assert residual([*parts, device("node:n1:psu", 900.0)]).power_w == 150.0
+    assert steady(parts) == Residual()
+    assert steady([*parts, device("node:n1:psu", 900.0)]) == Residual(power_w=150.0)
 
 
 def test_a_node_meter_below_its_parts_is_told_and_never_zero() -> None:
     """5 % below is the noise of meters; more is said, and the residual is unknown."""
     parts = [device("G0", 500.0), device("cpu:n1:package-0", 500.0)]
-    assert residual([*parts, device("node:n1:psu", 960.0)]).power_w == 0.0
-    wrong = residual([*parts, device("node:n1:psu", 700.0)])
+    assert steady([*parts, device("node:n1:psu", 960.0)]).power_w == 0.0
+    wrong = steady([*parts, device("node:n1:psu", 700.0)])
     assert wrong.power_w is None
     assert "700 W" in wrong.trouble
     assert "1000 W" in wrong.trouble
-    unknown = residual([device("G0", None), device("node:n1:psu", 700.0)])
+    unknown = steady([device("G0", None), device("node:n1:psu", 700.0)])
     assert unknown.power_w is None
     assert unknown.trouble
+
+
+@given(at_s=st.integers(1, 240), late_s=st.integers(0, 60), rest_w=st.floats(50, 3000))
+def test_a_meter_that_shows_a_step_of_the_load_late_makes_no_trouble(
+    at_s: int, late_s: int, rest_w: float
+) -> None:
+    """Not for a moment; where nothing averages, the same meter is called wrong."""
+    seen, alone = NodeBalance(), []
+    for second in range(460):
+        gpu_w = 70.0 if second < at_s else 300.0
+        node_w = rest_w + (70.0 if second < at_s + late_s else 300.0)
+        held = [device("G0", gpu_w), device("node:n1:psu", node_w)]
+        seen.observe(replace(each, monotonic_s=float(second)) for each in held)
+        assert not seen.residual.trouble or rest_w < 115
+        alone.append(node_w < 0.95 * gpu_w)
+    assert seen.residual.power_w == pytest.approx(rest_w)
+    assert any(alone) == (late_s > 0 and rest_w + 70 < 0.95 * 300)
+
+
+def test_a_meter_that_falls_silent_or_is_new_says_nothing() -> None:
+    """Not before two minutes, and no longer than it is read."""
+    held = [device("G0", 500.0), device("node:n1:psu", 100.0)]
+    assert steady(held, until_s=119) == Residual()
+    assert steady(held).trouble
+    gone = [(float(at_s), held) for at_s in range(121)]
+    assert balance(*gone, (121.0, held[:1])) == Residual()
+    assert balance(*gone, (121.0, held[:1]), (122.0, held)) == Residual()
 
 
 def test_names_tell_what_a_device_is() -> None:

@@ -13,7 +13,7 @@ from wattmesh.controller.settings.model import Settings
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.deadline import Overdue, Worker
 from wattmesh.telemetry.energy.attribution import is_gpu
-from wattmesh.telemetry.readings import Closes, PowerReading, PowerSource, Quality
+from wattmesh.telemetry.readings import Closes, Component, PowerReading, PowerSource, Quality
 from wattmesh.telemetry.sources.chain import Chain
 
 PATIENCE_S = 6.0
@@ -84,11 +84,15 @@ def judged(check: str, readings: Sequence[PowerReading], expected: Sequence[str]
 
 def _described(readings: Sequence[PowerReading]) -> Iterator[str]:
     gpus = [each for each in readings if is_gpu(each.gpu_uuid)]
-    others = len(readings) - len(gpus)
+    meters = [each for each in readings if each.component is Component.NODE]
+    others = len(readings) - len(gpus) - len(meters)
     if gpus:
         yield plural(len(gpus), "GPU")
     if others:
         yield f"{plural(others, 'counter')} of processors and memory"
+    if meters:
+        yield f"the node's own meter, {sum(each.power_w or 0.0 for each in meters):.0f} W"
+        return
     counting = sum(each.energy_mj is not None for each in readings)
     if counting == len(readings):
         yield "energy counted by hardware"

@@ -80,7 +80,9 @@ def test_what_is_wrong_with_sensors_and_coverage_stands_among_the_troubles() -> 
     assert troubles(well, loop_facts) == ()
     gpu = World("G0").read()[0]
     meter = replace(gpu, gpu_uuid="node:n1:psu", power_w=20.0, component=Component.NODE)
-    loop_facts.exporter.observe(Sample(readings=(gpu, meter)), {})
+    for at_s in (0.0, 121.0):
+        seen = tuple(replace(each, monotonic_s=gpu.monotonic_s + at_s) for each in (gpu, meter))
+        loop_facts.exporter.observe(Sample(readings=seen), {})
     short = replace(well, power=facts.power(covered=56, to_cover=64))
     said = troubles(short, loop_facts)
     assert len(said) == 2

@@ -181,7 +181,9 @@ def meter(watts: float) -> Callable[[Site], None]:
     def change(site: Site) -> None:
         gpu = World("G0").read()[0]
         psu = replace(gpu, gpu_uuid="node:n1:psu", power_w=watts, component=Component.NODE)
-        site.loop_facts.exporter.observe(Sample(readings=(gpu, psu)), {})
+        for at_s in (0.0, 121.0):
+            seen = tuple(replace(each, monotonic_s=gpu.monotonic_s + at_s) for each in (gpu, psu))
+            site.loop_facts.exporter.observe(Sample(readings=seen), {})
 
     return change
 
