@@ -40,7 +40,7 @@ def _sources(power: PowerSection, host: str) -> list[PowerSource]:
         if power.rapl:
             sources.append(RaplSource(host=host))
         if power.node_meter is not None:
-            sources.append(_node_meter(power.node_meter, host))
+            sources.append(node_meter(power.node_meter, host))
     if power.source not in {"nvml", "none"}:
         return sources
     if power.prometheus is not None:
@@ -54,7 +54,7 @@ def _sources(power: PowerSection, host: str) -> list[PowerSource]:
     return sources
 
 
-def _node_meter(meter: NodeMeterSection, host: str) -> PowerSource:
+def node_meter(meter: NodeMeterSection, host: str) -> NodeMeter:
     """Open the node's own meter; nothing is asked before its first reading."""
     secret = meter.password_file
     if meter.protocol == "ipmi":

@@ -102,6 +102,7 @@ def _of_node(settings: Settings) -> Iterator[Finding]:
     """Check a node whose daemon is on another machine: no journal, signal or daemon is here."""
     yield disk(_nearest_existing(settings.agent.outbox.parent))
     yield from actuator_checks.actuator(settings.actuator)
+    yield from power_checks.own_meter(settings)
     yield from install_checks.units()
     yield from tls_checks.controllers(settings.agent)
     vouched = settings.journal.trust_clock

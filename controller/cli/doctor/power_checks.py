@@ -3,12 +3,13 @@
 Invariant: reading only; nothing of a GPU is ever changed by looking.
 """
 
+import platform
 import time
 from collections.abc import Iterator, Sequence
 
 from wattmesh.controller.cli.doctor.findings import Finding, ok, problem
 from wattmesh.controller.cli.formats import plural
-from wattmesh.controller.daemon.power import power_source
+from wattmesh.controller.daemon.power import node_meter, power_source
 from wattmesh.controller.settings.model import Settings
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.deadline import Overdue, Worker
@@ -43,6 +44,18 @@ def power(settings: Settings) -> Iterator[Finding]:
     finally:
         if isinstance(source, Closes):
             source.close()
+
+
+def own_meter(settings: Settings) -> Iterator[Finding]:
+    """Ask the meter of a node whose agent reads it, where the settings name one."""
+    section = settings.power.node_meter
+    if section is None:
+        return
+    source = node_meter(section, settings.agent.node or platform.node())
+    try:
+        yield _source(source)
+    finally:
+        source.close()
 
 
 def _source(source: PowerSource) -> Finding:

@@ -14,7 +14,7 @@ import pytest
 from tests.agent.test_api import certify
 from tests.daemon.waiting import wait_for
 from tests.telemetry.sources.redfish_server import CHASSIS, PASSWORD, USER, Controller, serving
-from wattmesh.controller.cli.doctor.power_checks import power
+from wattmesh.controller.cli.doctor.power_checks import own_meter, power
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.settings.read import parse
 from wattmesh.errors import SettingsInvalid, SourceUnavailable
@@ -385,6 +385,9 @@ def test_the_settings_open_it_beside_the_gpus_and_doctor_tells_what_it_reads(
     source.close()
     found = {each.check: each for each in power(settings)}["power by redfish"]
     assert "own meter, 5610 W" in found.text
+    agents = parse(text.replace('"nvml"\nlibrary', '"agents"\nlibrary'), where=tmp_path / "w.toml")
+    (of_node,) = own_meter(agents)
+    assert of_node.text == found.text
     secret.write_text("wrong\n")
     found = {each.check: each for each in power(settings)}["power by redfish"]
     assert "refuses user 'wattmesh' (401)" in found.text
