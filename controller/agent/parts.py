@@ -175,7 +175,7 @@ def own_source(settings: Settings) -> PowerSource:
     if source is None:
         raise FixInput(
             f'power.source is "{power.source}", so this agent has nothing to read; set it to '
-            '"agents" (or "nvml")'
+            '"agents" (or "nvml", or "amd")'
         )
     return source
 

@@ -32,17 +32,22 @@ def power_source(settings: Settings) -> PowerSource | None:
 def _sources(power: PowerSection, host: str) -> list[PowerSource]:
     """List the sources that the settings name; with source `agents`, the nodes read their own."""
     sources: list[PowerSource] = []
+    if power.source == "agents":
+        return sources
     if power.source == "nvml":
         # Loads NVML's binding, which most controllers need not.
         from wattmesh.telemetry.sources.nvml_source import NvmlSource  # noqa: PLC0415
 
         sources.append(NvmlSource(power.library))
+    if power.source == "amd":
+        from wattmesh.telemetry.sources.amd import AmdSource  # noqa: PLC0415 - likewise
+
+        sources.append(AmdSource())
+    if power.source != "none":
         if power.rapl:
             sources.append(RaplSource(host=host))
         if power.node_meter is not None:
             sources.append(node_meter(power.node_meter, host))
-    if power.source not in {"nvml", "none"}:
-        return sources
     if power.prometheus is not None:
         # Loads requests, which only this source needs.
         from wattmesh.telemetry.sources.prometheus import PrometheusSource  # noqa: PLC0415

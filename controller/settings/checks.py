@@ -47,10 +47,10 @@ SHARES_ROUNDED = 1e-9
 
 POWER_READERS = {
     "library": ("nvml", "agents"),
-    "rapl": ("nvml", "agents"),
-    "node_meter": ("nvml", "agents"),
-    "prometheus": ("nvml", "none"),
-    "static": ("nvml", "none"),
+    "rapl": ("nvml", "amd", "agents"),
+    "node_meter": ("nvml", "amd", "agents"),
+    "prometheus": ("nvml", "amd", "none"),
+    "static": ("nvml", "amd", "none"),
 }
 """Keys of [power], and the values of `source` that read them."""
 

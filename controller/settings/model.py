@@ -153,18 +153,19 @@ class NodeMeterSection(Section):
 class PowerSection(Section):
     """Where power readings come from. If several sources read one device, the best one counts."""
 
-    source: Literal["none", "nvml", "agents"] = "none"
-    """`none` (only what `prometheus` and `static` name), `nvml` (the GPUs of this machine), or
-    `agents` (the GPUs of all nodes on which `wattmesh agent` runs)."""
+    source: Literal["none", "nvml", "amd", "agents"] = "none"
+    """`none` (only what `prometheus` and `static` name), `nvml` (the NVIDIA GPUs of this machine),
+    `amd` (its AMD GPUs, by AMD SMI), or `agents` (the GPUs of all nodes on which `wattmesh agent`
+    runs; on such a node it means nvml, so one with AMD GPUs says `amd`)."""
     library: File | None = Field(default=None, examples=["/usr/lib/libnvidia-ml.so.1"])
     """nvml: library to load instead of the driver's own, e.g. the fake one of `python -m
     wattmesh.telemetry.fake_nvml`. Every figure of fake GPUs is marked `simulated`."""
     rapl: bool = False
-    """nvml: also read the processors' energy counters (Linux powercap). The daemon's user must be
-    allowed to read them."""
+    """nvml, amd, agents: also read the processors' energy counters (Linux powercap). The daemon's
+    user must be allowed to read them."""
     node_meter: NodeMeterSection | None = None
-    """nvml, agents: the node's own meter. What it shows beyond GPUs, processors and memory is told
-    in metrics, and is in no ledger row."""
+    """nvml, amd, agents: the node's own meter. What it shows beyond GPUs, processors and memory is
+    told in metrics, and is in no ledger row."""
     prometheus: PrometheusSection | None = None
     """A Prometheus server to ask for devices that nothing else reads."""
     static: StaticPowerSection | None = None

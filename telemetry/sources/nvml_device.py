@@ -108,6 +108,14 @@ class NvmlDevice:
         self.watch, reading = self.watch.after(reading)
         return reading
 
+    def pids(self) -> tuple[int, ...]:
+        """List the processes with a compute context on the device, ascending.
+
+        Raises:
+            NvmlFailed: it does not answer.
+        """
+        return self.nvml.compute_pids(self.uuid)
+
     def _fields(self) -> dict[int, int]:
         """Read the fields that the device has; the first time, all of them."""
         if not self.ids:

@@ -120,7 +120,7 @@ def test_a_file_without_mistakes_is_taken() -> None:
         (
             '[power]\nsource = "agents"\n[power.static]\ngpu_power_w = 1\ngpu_uuids = ["G"]',
             "power.static",
-            'only read when source = "nvml" or "none"',
+            'only read when source = "nvml" or "amd" or "none"',
         ),
         (
             '[power.prometheus]\nurl = "http://x"\nexporter = "zeusd"',

@@ -20,7 +20,7 @@ from wattmesh.telemetry.sources.chain import Chain
 PATIENCE_S = 6.0
 """Drivers without persistence mode take seconds to wake."""
 
-WORTH_ASKING = frozenset({"nvml", "none"})
+WORTH_ASKING = frozenset({"nvml", "amd", "none"})
 """Sources that are read on this machine; agents are asked on their own nodes."""
 
 
@@ -31,7 +31,8 @@ def power(settings: Settings) -> Iterator[Finding]:
         yield problem(
             "power source",
             "none is set, so no energy is measured",
-            'set power.source: "nvml" for the GPUs of this machine, "agents" for those of others',
+            'set power.source: "nvml" (or "amd") for the GPUs of this machine, "agents" for those '
+            "of others",
         )
     if section.source not in WORTH_ASKING:
         return

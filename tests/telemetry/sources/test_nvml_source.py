@@ -15,7 +15,7 @@ from tests.telemetry.world import T0
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
 from wattmesh.telemetry.readings import PowerReading, Quality
-from wattmesh.telemetry.sources import nvml_library, nvml_source
+from wattmesh.telemetry.sources import gpu_threads, nvml_library
 from wattmesh.telemetry.sources.nvml import Nvml
 from wattmesh.telemetry.sources.nvml_device import NvmlDevice
 from wattmesh.telemetry.sources.nvml_source import NvmlSource
@@ -33,7 +33,7 @@ def fake(tmp_path: Path) -> Iterator[FakeNvml]:
 @pytest.fixture
 def source(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvmlSource]:
     """A source that looks for lost GPUs at every reading."""
-    monkeypatch.setattr(nvml_source, "RETRY_S", 0.0)
+    monkeypatch.setattr(gpu_threads, "RETRY_S", 0.0)
     made = NvmlSource(fake.library, deadline_s=1.5)
     made._patience.wait_s = 0.0
     yield made
