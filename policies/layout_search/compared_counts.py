@@ -74,7 +74,7 @@ def cost_groups(
     """Cost every configuration with equal counts and with counts by speed, in this order."""
     groups = expert_groups(job, excluded)
     equal = equal_counts(job, groups)
-    by_speed = counts_by_speed(job, groups, model.parameters)
+    by_speed = counts_by_speed(job, groups, model)
     costs = [group_costs(job, groups, dealt, model) for dealt in (equal, by_speed)]
     for name, found in zip(("equal counts", "counts by speed"), costs, strict=True):
         late = int((~np.isfinite(found.step_s[0])).sum()) if len(groups.batches) else 0

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from wattmesh.policies.layout_search.gpu_parts import MixedJob, peak_share, waiting_w
 from wattmesh.policies.layout_search.search import CLOCKS, megatron_like
 from wattmesh.policies.parallelism.energy import step_energy
-from wattmesh.policies.parallelism.parameters import Parameters
 from wattmesh.policies.parallelism.predict import CostModel
 from wattmesh.policies.parallelism.setups import (
     FULL,
@@ -40,6 +39,9 @@ Pair: TypeAlias = tuple[Array, Array]
 DEGREES = (1.0, 2.0, 4.0, 8.0)
 MICRO_BATCHES = (1.0, 2.0, 4.0, 8.0)
 """Samples of a microbatch that are tried for each class."""
+
+NEARBY = (-2.0, -1.0, 1.0, 2.0)
+"""Experts of a GPU of the first class, from where both classes end together, that are tried too."""
 
 WAY = "expert groups over both classes"
 
@@ -161,22 +163,35 @@ def equal_counts(job: MixedJob, groups: ExpertGroups) -> DealtExperts:
     )
 
 
-def counts_by_speed(job: MixedJob, groups: ExpertGroups, fitted: Parameters) -> DealtExperts:
-    """Deal experts so that the slowest GPU's end as early as whole counts and memory allow."""
+def counts_by_speed(job: MixedJob, groups: ExpertGroups, model: CostModel) -> DealtExperts:
+    """Deal experts so that a step ends as early as whole counts and memory allow.
+
+    Where both classes end their experts together is found first. Rows that arrive, gradients and
+    optimizer weigh on the class that holds more, so counts nearby are tried on the whole step, and
+    equal ones, than which the answer is never slower.
+    """
     experts = float(np.asarray(job.shape.experts))
     one = np.ones(len(groups.batches))
-    seconds = [
-        np.asarray(each.expert_products_s) + each.expert_memory_s
-        for each in (layer_time(setups, fitted) for setups in _setups(job, groups, (one, one)))
-    ]
+    first_s, second_s = (
+        np.broadcast_to(np.asarray(each.expert_products_s) + each.expert_memory_s, one.shape)
+        for each in (
+            layer_time(setups, model.parameters) for setups in _setups(job, groups, (one, one))
+        )
+    )
     room = _room(job, groups)
-    shape = np.asarray(groups.batches).shape
-    first_s, second_s = (np.broadcast_to(each, shape) for each in seconds)
-    return dealt_to_two(experts, groups.members, (first_s, second_s), room)
+    best = dealt_to_two(experts, groups.members, (first_s, second_s), room)
+    middle, best_s = best.most[0], _step_of(job, groups, best, model)
+    nearby = [_with_first(experts, groups.members, middle + each, room) for each in NEARBY]
+    for tried in (*nearby, equal_counts(job, groups)):
+        step_s = _step_of(job, groups, tried, model)
+        better = step_s < best_s
+        best_s = np.where(better, step_s, best_s)
+        best = _either(better, tried, best)
+    return best
 
 
 def dealt_to_two(experts: float, members: Pair, seconds: Pair, room: Pair) -> DealtExperts:
-    """Deal experts of many groups at once, each of two classes, so that no dealing ends earlier.
+    """Deal experts of many groups at once, each of two classes: none could end its experts earlier.
 
     The more experts a GPU of the first class holds, the later it ends, and the earlier those of the
     second, who have what is left. So the best is on one of both sides of where they meet.
@@ -196,15 +211,35 @@ def dealt_to_two(experts: float, members: Pair, seconds: Pair, room: Pair) -> De
         one, other = ends(first)
         return np.asarray(one < other)
 
-    high = np.minimum(room[0], np.ceil(experts / members[0]))
-    low = np.maximum(0.0, np.ceil((experts - np.maximum(room[1], 0.0) * members[1]) / members[0]))
-    fits = (low <= high) & (room[1] >= 0)
+    low, high = _reach(experts, members, room)
     meet = _greatest(earlier, float(high.max(initial=0.0)), len(high))
     before, after = (np.clip(each, low, high) for each in (meet, meet + 1))
     nearer = np.maximum(*ends(before)) <= np.maximum(*ends(after))
-    first = np.minimum(experts, np.where(nearer, before, after) * members[0])
-    mean = first / members[0], (experts - first) / members[1]
+    return _with_first(experts, members, np.where(nearer, before, after), room)
+
+
+def _reach(experts: float, members: Pair, room: Pair) -> Pair:
+    """Give the least and the most experts that a GPU of the first class can hold."""
+    low = np.ceil((experts - np.maximum(room[1], 0.0) * members[1]) / members[0])
+    return np.maximum(0.0, low), np.minimum(room[0], np.ceil(experts / members[0]))
+
+
+def _with_first(experts: float, members: Pair, first: Array, room: Pair) -> DealtExperts:
+    """Deal so many to each GPU of the first class, and the rest evenly to the second."""
+    low, high = _reach(experts, members, room)
+    total = np.clip(first * members[0], 0.0, experts)
+    mean = total / members[0], (experts - total) / members[1]
+    fits = (low <= first) & (first <= high) & (room[0] >= 0) & (room[1] >= 0)
     return DealtExperts(most=(np.ceil(mean[0]), np.ceil(mean[1])), mean=mean, fits=fits)
+
+
+def _either(which: NDArray[np.bool_], one: DealtExperts, other: DealtExperts) -> DealtExperts:
+    def pair(name: str) -> Pair:
+        ones, others = getattr(one, name), getattr(other, name)
+        return np.where(which, ones[0], others[0]), np.where(which, ones[1], others[1])
+
+    fits = np.where(which, one.fits, other.fits)
+    return DealtExperts(most=pair("most"), mean=pair("mean"), fits=fits)
 
 
 def group_costs(
@@ -216,28 +251,14 @@ def group_costs(
     number, and of what they wait.
     """
     fullest, average = _setups(job, groups, dealt.most), _setups(job, groups, dealt.mean)
-    share = np.maximum(*(peak_share(each, part) for each, part in
-                         zip(fullest, job.parts, strict=True)))  # fmt: skip
+    first, second = (peak_share(each, part) for each, part in zip(fullest, job.parts, strict=True))
+    share = np.maximum(first, second)
     late = [layer_time(each, model.parameters) for each in fullest]
     usual = [layer_time(each, model.parameters) for each in average]
     step_s, joules = [], []
     for clock in CLOCKS:
         layer_s = _slowest_layer_s(late, clock)
-        slowest = np.maximum(
-            *(
-                np.asarray(
-                    step_energy(
-                        setups,
-                        step_time(setups, model.parameters, layer_waiting_s=layer_s - own_s),
-                        model.shares,
-                        clock=clock,
-                    ).step_s
-                )
-                for setups, own_s in zip(
-                    fullest, (_layer_s(each, clock) for each in late), strict=True
-                )
-            )
-        )
+        slowest = _slowest_s(fullest, late, model, clock)
         taken = np.zeros(len(slowest))
         for part, setups, layer in zip(job.parts, average, usual, strict=True):
             waits_s = np.maximum(layer_s - _layer_s(layer, clock), 0.0)
@@ -249,6 +270,30 @@ def group_costs(
         step_s.append(np.where(dealt.fits & (share <= 1), slowest, np.inf))
         joules.append(taken)
     return GroupCosts(step_s=np.stack(step_s), joules=np.stack(joules), memory_share=share)
+
+
+def _step_of(job: MixedJob, groups: ExpertGroups, dealt: DealtExperts, model: CostModel) -> Array:
+    """Predict seconds of a step at full clock; infinite where it does not fit."""
+    fullest = _setups(job, groups, dealt.most)
+    late = [layer_time(each, model.parameters) for each in fullest]
+    return np.where(dealt.fits, _slowest_s(fullest, late, model, CLOCKS[0]), np.inf)
+
+
+def _slowest_s(
+    setups: Sequence[Setups], layers: Sequence[LayerTime], model: CostModel, clock: float
+) -> Array:
+    """Predict seconds of the slower class, which in every layer waits for the other one, too."""
+    layer_s = _slowest_layer_s(layers, clock)
+    times = [
+        step_time(each, model.parameters, layer_waiting_s=layer_s - _layer_s(own, clock))
+        for each, own in zip(setups, layers, strict=True)
+    ]
+    first, second = (
+        np.asarray(step_energy(each, time, model.shares, clock=clock).step_s)
+        for each, time in zip(setups, times, strict=True)
+    )
+    slowest_s: Array = np.maximum(first, second)
+    return slowest_s
 
 
 def rows_of_gpu(job: MixedJob, groups: ExpertGroups, counts: Pair) -> Pair:

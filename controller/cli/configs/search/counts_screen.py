@@ -14,6 +14,7 @@ from wattmesh.controller.cli.configs.search.screen import RECOMPUTE
 from wattmesh.controller.cli.output import STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, fitted
 from wattmesh.policies.layout_search.compared_counts import ComparedCounts, CountedExperts
+from wattmesh.policies.layout_search.expert_groups import WAY
 
 NOT_LIVE = (
     "no live job can do this yet: the trainer deals equal counts of experts only, and every GPU "
@@ -170,12 +171,13 @@ def _verdict(answer: dict[str, Any], fastest: dict[str, Any]) -> list[str]:
 
 
 def _why_none(answer: dict[str, Any]) -> str:
-    told = {
-        reason: gone
+    told = [
+        (reason.removeprefix(f"{WAY}: "), gone)
         for reason, gone in answer["excluded"].items()
-        if gone and reason.startswith("expert groups over both classes")
-    }
+        if gone and reason.startswith(WAY)
+    ]
     if not told:
-        return "no group of experts can have GPUs of both classes in their own shares"
-    reason, gone = max(told.items(), key=lambda each: each[1])
-    return f"none is possible: most fell to the rule {reason} ({gone} of them)"
+        return "none is possible: a group with both classes' shares has more GPUs than experts"
+    # Rules are in the order in which they were asked, so the last one left nothing.
+    reason, gone = told[-1]
+    return f"none is possible: the last {gone} fell to the rule {reason}"

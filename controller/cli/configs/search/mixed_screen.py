@@ -11,7 +11,9 @@ from wattmesh.controller.cli.configs.search.counts_screen import counts_json, co
 from wattmesh.controller.cli.configs.search.screen import RECOMPUTE
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, fitted
-from wattmesh.policies.layout_search.mixed import MixedJob, MixedLayouts
+from wattmesh.policies.layout_search.expert_groups import WAY
+from wattmesh.policies.layout_search.gpu_parts import MixedJob
+from wattmesh.policies.layout_search.mixed import MixedLayouts
 from wattmesh.policies.layout_search.search import on_hull
 
 COLUMNS = (
@@ -90,7 +92,8 @@ def mixed_lines(answer: dict[str, Any], columns: int, *, everything: bool) -> li
         )
     ]
     if not points:
-        reason, gone = max(answer["excluded"].items(), key=lambda each: each[1])
+        told = {why: gone for why, gone in answer["excluded"].items() if not why.startswith(WAY)}
+        reason, gone = max(told.items(), key=lambda each: each[1])
         why = f"no layout is possible on both: most fell to the rule {reason} ({gone} of them)"
         return [*lines, styled((why, WARN)), *counts_lines(answer, columns, everything=everything)]
     rows = [
