@@ -38,11 +38,13 @@ class LayerProblem:
     distance_GG: Array
     speeds_G: Array
     limit_s: float
+    idle_w: float
 
     def cost(self, at_S: Gpus) -> float:
         """Joules of a placement of this layer."""
         pairs = self.together_SS * self.distance_GG[at_S[:, None], at_S[None, :]]
-        return float(pairs.sum()) / 2 + float(self.price_SG[np.arange(len(at_S)), at_S].sum())
+        rows_j = float(self.price_SG[np.arange(len(at_S)), at_S].sum())
+        return float(pairs.sum()) / 2 + rows_j + self.idle_w * float(self.seconds_G(at_S).max())
 
     def seconds_G(self, at_S: Gpus) -> Array:
         """Seconds of each GPU."""
@@ -74,8 +76,12 @@ def _pass(layer: LayerProblem, start_S: Gpus, least: float) -> Gpus | None:
         here_S = total_SG[unit_S, at_S]
         change_SS = there_SS + there_SS.T - here_S[:, None] - here_S[None, :]
         change_SS += 2 * layer.together_SS * layer.distance_GG[at_S[:, None], at_S[None, :]]
-        late_SS = _ends(layer, at_S, seconds_G) > layer.limit_s
+        ends_SS = _ends(layer, at_S, seconds_G)
+        # Who ends no later than before is never the reason to refuse.
+        late_SS = (ends_SS > layer.limit_s) & (ends_SS > seconds_G[at_S][:, None])
         forbidden = late_SS | late_SS.T | locked[:, None] | locked[None, :]
+        longest_SS = np.maximum(np.maximum(ends_SS, ends_SS.T), _others(seconds_G, at_S))
+        change_SS += layer.idle_w * (longest_SS - seconds_G.max())
         forbidden |= at_S[:, None] == at_S[None, :]
         change_SS[forbidden] = np.inf
         first, second = divmod(int(change_SS.argmin()), len(at_S))
@@ -97,7 +103,16 @@ def _ends(layer: LayerProblem, at_S: Gpus, seconds_G: Array) -> Array:
     """Seconds of the first unit's GPU after it was exchanged for the second, (S, S)."""
     loads_S = layer.loads_S
     more_SS = (loads_S[None, :] - loads_S[:, None]) / layer.speeds_G[at_S][:, None]
-    ends_SS = seconds_G[at_S][:, None] + more_SS
-    # Who ends no later than before is never the reason to refuse.
-    ends_SS[more_SS <= 0] = 0.0
+    ends_SS: Array = seconds_G[at_S][:, None] + more_SS
     return ends_SS
+
+
+def _others(seconds_G: Array, at_S: Gpus) -> Array:
+    """Seconds of the slowest GPU that has neither of two units, (S, S); 0 where there is none."""
+    slowest = np.argsort(-seconds_G, kind="stable")[:3]
+    others_GG = np.zeros((len(seconds_G), len(seconds_G)))
+    for gpu in slowest[::-1]:
+        # The slowest one is written last, except where it is one of the two.
+        without = np.arange(len(seconds_G)) != gpu
+        others_GG[np.ix_(without, without)] = seconds_G[gpu]
+    return np.asarray(others_GG[at_S[:, None], at_S[None, :]])

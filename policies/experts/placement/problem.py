@@ -3,6 +3,7 @@
 Shape suffixes: L layers, X experts of a layer, S slots of a layer (all GPUs' together), G GPUs.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -131,6 +132,11 @@ class PlacementProblem:
     def speeds_G(self) -> Array:
         """Rows per second, by GPU."""
         return np.array([gpu.tokens_per_s for gpu in self.gpus])
+
+    @property
+    def idle_w(self) -> float:
+        """Watts of all GPUs together while they wait for the slowest."""
+        return math.fsum(gpu.idle_w for gpu in self.gpus)
 
     def fair_seconds_L(self) -> Array:
         """Seconds of each layer with time in perfect balance."""
