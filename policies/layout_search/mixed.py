@@ -31,7 +31,7 @@ from wattmesh.policies.layout_search.gpu_parts import GpuPart, MixedJob, peak_sh
 from wattmesh.policies.layout_search.search import CLOCKS, megatron_like, undominated
 from wattmesh.policies.layout_search.space import space
 from wattmesh.policies.parallelism.energy import step_energy
-from wattmesh.policies.parallelism.model_shape import ModelShape
+from wattmesh.policies.parallelism.model_shape import ModelShape, moe_share
 from wattmesh.policies.parallelism.predict import CostModel
 from wattmesh.policies.parallelism.setups import FULL, NONE, SELECTIVE, LayoutColumns, Setups
 from wattmesh.policies.parallelism.step_time import step_time
@@ -106,7 +106,7 @@ def search_mixed(job: MixedJob, model: CostModel) -> MixedLayouts:
     ways = [_replicas(job, model, excluded), _stages(job, excluded)]
     costs = [_costs(job, model, way, excluded) for way in ways]
     compared = None
-    if np.asarray(job.shape.experts) > 0:
+    if np.asarray(moe_share(job.shape)) > 0:
         groups, both = cost_groups(job, model, excluded)
         compared = compare_counts(job, groups, both)
         for by_speed, (dealt, found) in enumerate(both):

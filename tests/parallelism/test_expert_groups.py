@@ -44,7 +44,7 @@ def job(first: int, second: int, gpu: GpuClass = A100, *, like: GpuClass = H100)
     return MixedJob(shape=SMALL, global_batch=24, seq_len=2048, parts=parts)
 
 
-def some(asked: MixedJob, count: int = 12) -> ExpertGroups:
+def some(asked: MixedJob, count: int = 8) -> ExpertGroups:
     """List a few of its configurations, far from each other."""
     found = expert_groups(asked, {})
     size = len(found.batches)
@@ -208,6 +208,8 @@ def test_counts_by_speed_are_ranked_and_compared() -> None:
     assert (compared.by_speed.step_s <= compared.equal.step_s).all()
     spans = (found.experts[0] + found.experts[1]) > 0
     assert not (found.by_speed & ~spans).any()
+    dense = search_mixed(replace(asked, shape=replace(SMALL, dense_layers=SMALL.layers)), MODEL)
+    assert dense.compared is None
     groups, costed = cost_groups(asked, MODEL, {})
     every = np.concatenate([costs.step_s.ravel() for _, costs in costed])
     assert found.step_s.min() <= every.min()
