@@ -59,6 +59,7 @@ class KnownCase:
     Attributes:
         tokens_stay: whether the next layer's experts count. `spare`: slots on each GPU beyond those
             by speed. `skew`: of the experts' popularity. `crossing`: times what a crossing costs.
+        tolerance: of the time that each GPU may take.
     """
 
     experts: int
@@ -68,6 +69,7 @@ class KnownCase:
     spare: int = 0
     skew: float = 0.7
     crossing: float = 1.0
+    tolerance: float = 0.1
 
     def problems(self) -> tuple[PlacementProblem, PlacementProblem]:
         """Draw it: of half of the tokens, and of the others."""
@@ -75,7 +77,7 @@ class KnownCase:
             self.experts, self.layers, 2, 8000, seed=self.experts + self.layers, skew=self.skew
         )
         asked = [
-            problem(each, self.gpus, extra=self.spare)
+            problem(each, self.gpus, extra=self.spare, tolerance=self.tolerance)
             for each in halves(routing, self.experts, onward=self.tokens_stay)
         ]
         seen, unseen = (
@@ -117,6 +119,12 @@ KNOWN = {
     ),
     "dear crossings: 10 experts, 2 h100 + 2 a100": KnownCase(
         experts=10, gpus=TORN, spare=1, crossing=30.0
+    ),
+    "tight, dear crossings: 10 experts, 2 h100 + 2 a100": KnownCase(
+        experts=10, gpus=TORN, spare=1, crossing=100.0, tolerance=0.0, skew=1.0
+    ),
+    "tight, dear crossings: 12 experts, 4 h100 + 2 l40s": KnownCase(
+        experts=12, gpus=SIX, spare=1, crossing=100.0, tolerance=0.0
     ),
     "dear crossings, onward: 6 experts, 2 layers, 4 h100": KnownCase(
         experts=6, gpus=FOUR, layers=2, tokens_stay=True, spare=1, crossing=30.0, skew=1.0

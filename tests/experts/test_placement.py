@@ -176,6 +176,48 @@ def test_waiting_is_what_an_exchange_is_judged_by(
     assert (wrong() > 0) is (count > 2)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_two_gpus_exchange_all_they_hold_where_that_is_best(seed: int) -> None:
+    """The pair that is chosen is the best of all in time, by the cost itself; else none is."""
+    draw = np.random.default_rng(seed)
+    together = np.triu(draw.integers(0, 9, (12, 12)).astype(float), 1)
+    distance = np.array([[0, 1, 5, 5], [1, 0, 5, 5], [5, 5, 0, 1], [5, 5, 1, 0]], dtype=float)
+    layer = LayerProblem(
+        loads_S=draw.random(12),
+        price_SG=draw.random((12, 4)) * 9,
+        together_SS=together + together.T,
+        distance_GG=distance,
+        speeds_G=np.array([1.0, 1.0, 0.7, 0.7]),
+        limit_s=3.0,
+        idle_w=20.0,
+    )
+    at_S = draw.permutation(np.arange(12) % 4)
+    while True:
+        others = []
+        for a, b in itertools.combinations(range(4), 2):
+            swapped = np.where(at_S == a, b, np.where(at_S == b, a, at_S))
+            if layer.seconds_G(swapped)[[a, b]].max() <= layer.limit_s:
+                others.append(layer.cost(swapped))
+        found = exchange._with_gpus_exchanged(layer, at_S, 1e-9)
+        if found is None:
+            assert min(others, default=np.inf) >= layer.cost(at_S) - 1e-6
+            return
+        assert layer.cost(found) == pytest.approx(min(others))
+        assert layer.cost(found) < layer.cost(at_S)
+        at_S = found
+
+
+def test_where_units_cannot_pass_each_other_whole_gpus_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two placements are in time, and no exchange of two units leads from one to the other.
+
+    A twin that exchanges only units is caught: it keeps the dearer one.
+    """
+    problem = replace(drawn(7, 3, seed=3, slow=2, room=1, crossing_j=5.0), tolerance=0.0)
+    assert cost(problem, place(problem)).objective_j == pytest.approx(best_of_all(problem))
+    monkeypatch.setattr(exchange, "_with_gpus_exchanged", lambda *_: None)
+    assert cost(problem, place(problem)).objective_j > 1.05 * best_of_all(problem)
+
+
 def test_balance_is_traded_against_traffic_by_what_each_costs() -> None:
     """Two pairs share tokens; keeping them together makes one GPU late by a twentieth.
 

@@ -2,7 +2,7 @@
 
 A pass exchanges the best pair, locks both, and goes on, even uphill; then it keeps the best of all
 prefixes. So it leaves valleys that an exchange alone cannot. Empty slots are units without load:
-a move to free room is an exchange with one.
+a move to free room is an exchange with one. Where no pass gains, two GPUs exchange all they hold.
 
 Invariant: nobody takes longer than the limit in any prefix, if nobody does at the beginning.
 
@@ -54,12 +54,49 @@ class LayerProblem:
 
 
 def exchanged(layer: LayerProblem, at_S: Gpus) -> Gpus:
-    """Exchange until a whole pass gains nothing."""
+    """Exchange units, and all units of two GPUs, until a whole pass gains nothing."""
     at_S = at_S.copy()
     least = LEAST_GAIN * max(abs(layer.cost(at_S)), 1e-300)
-    while (better := _pass(layer, at_S, least)) is not None:
+    while True:
+        while (better := _pass(layer, at_S, least)) is not None:
+            at_S = better
+        better = _with_gpus_exchanged(layer, at_S, least)
+        if better is None:
+            return at_S
         at_S = better
-    return at_S
+
+
+def _with_gpus_exchanged(layer: LayerProblem, at_S: Gpus, least: float) -> Gpus | None:
+    """Exchange all units of two GPUs for each other, the best pair; None where none gains.
+
+    Exchanges one by one would make one of both late on the way. Only GPUs with as many slots.
+    """
+    gpus = len(layer.speeds_G)
+    held_GS = (at_S[None, :] == np.arange(gpus)[:, None]).astype(float)
+    slots_G = held_GS.sum(axis=1)
+    together_GG = held_GS @ layer.together_SS @ held_GS.T
+    price_GG = held_GS @ layer.price_SG
+    loads_G = held_GS @ layer.loads_S
+    seconds_G, least_change, found = loads_G / layer.speeds_G, -least, None
+    now_s = float(seconds_G.max())
+    for a in range(gpus):
+        for b in np.flatnonzero(slots_G[a + 1 :] == slots_G[a]) + a + 1:
+            ends_s = loads_G[b] / layer.speeds_G[a], loads_G[a] / layer.speeds_G[b]
+            if max(ends_s) > layer.limit_s:
+                continue
+            rest_G = np.ones(gpus, dtype=bool)
+            rest_G[[a, b]] = False
+            nearer_G = layer.distance_GG[b, rest_G] - layer.distance_GG[a, rest_G]
+            moved = float(((together_GG[a] - together_GG[b])[rest_G] * nearer_G).sum())
+            moved += price_GG[a, b] + price_GG[b, a] - price_GG[a, a] - price_GG[b, b]
+            longest_s = max(*ends_s, float(seconds_G[rest_G].max(initial=0.0)))
+            change = moved + layer.idle_w * (longest_s - now_s)
+            if change < least_change:
+                least_change, found = change, (a, int(b))
+    if found is None:
+        return None
+    a, b = found
+    return np.where(at_S == a, b, np.where(at_S == b, a, at_S))
 
 
 def _pass(layer: LayerProblem, start_S: Gpus, least: float) -> Gpus | None:
