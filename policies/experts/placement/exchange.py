@@ -77,10 +77,11 @@ def _with_gpus_exchanged(layer: LayerProblem, at_S: Gpus, least: float) -> Gpus 
     together_GG = held_GS @ layer.together_SS @ held_GS.T
     price_GG = held_GS @ layer.price_SG
     loads_G = held_GS @ layer.loads_S
-    seconds_G, least_change, found = loads_G / layer.speeds_G, -least, None
+    seconds_G, least_change = loads_G / layer.speeds_G, -least
+    found: tuple[int, int] | None = None
     now_s = float(seconds_G.max())
     for a in range(gpus):
-        for b in np.flatnonzero(slots_G[a + 1 :] == slots_G[a]) + a + 1:
+        for b in (a + 1 + int(each) for each in np.flatnonzero(slots_G[a + 1 :] == slots_G[a])):
             ends_s = loads_G[b] / layer.speeds_G[a], loads_G[a] / layer.speeds_G[b]
             if max(ends_s) > layer.limit_s:
                 continue
@@ -92,7 +93,7 @@ def _with_gpus_exchanged(layer: LayerProblem, at_S: Gpus, least: float) -> Gpus 
             longest_s = max(*ends_s, float(seconds_G[rest_G].max(initial=0.0)))
             change = moved + layer.idle_w * (longest_s - now_s)
             if change < least_change:
-                least_change, found = change, (a, int(b))
+                least_change, found = change, (a, b)
     if found is None:
         return None
     a, b = found
