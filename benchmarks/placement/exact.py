@@ -1,7 +1,8 @@
 """The best placement there is, by integer programming: the peer of small placement problems.
 
 Whether an expert lies on a GPU is a binary; whether a pair is cut is at least the difference of
-theirs. HiGHS solves it to the end on small problems, and gives a bound where it must stop.
+theirs; how long a layer takes is at least what each of its GPUs takes. HiGHS solves it to the end
+on small problems, and gives a bound where it must stop. It knows placements in time only.
 
 Shape suffixes as in `wattmesh.policies.experts.placement.problem`.
 """
@@ -81,7 +82,8 @@ def optimum(problem: PlacementProblem, limit_s: float = 60.0) -> Optimum:
                 ours = [(first * gpus + int(gpu), 1.0) for gpu in part]
                 theirs = [(second * gpus + int(gpu), -1.0) for gpu in part]
                 rows.add([*ours, *theirs, (column, -1.0)], -np.inf, 0.0)
-    costs = np.concatenate([*prices, np.array(cuts)])
+    waits = _waiting(problem, rows, units * gpus + len(cuts))
+    costs = np.concatenate([*prices, np.array(cuts), waits])
     return _solved(problem, rows, costs, limit_s)
 
 
@@ -108,6 +110,23 @@ def _room_and_time(problem: PlacementProblem, rows: _Rows) -> None:
             rows.add([(each, 1.0) for each in columns], 0.0, float(problem.slots[gpu]))
             terms = list(zip(columns, map(float, loads_X), strict=True))
             rows.add(terms, 0.0, float(limit_L[layer] * speed))
+
+
+def _waiting(problem: PlacementProblem, rows: _Rows, first: int) -> NDArray[np.float64]:
+    """Add a column for each layer, from `first` on: its time, as a share of what is allowed.
+
+    Returns:
+        What all GPUs idle for the whole of it, in joules.
+    """
+    limit_L, gpus = limits(problem), len(problem.gpus)
+    for layer, loads_X in enumerate(problem.counts.loads_LX):
+        unit = layer * problem.experts
+        for gpu, speed in enumerate(problem.speeds_G()):
+            columns = [(unit + each) * gpus + gpu for each in range(problem.experts)]
+            shares = loads_X / speed / max(float(limit_L[layer]), 1e-300)
+            terms = list(zip(columns, map(float, shares), strict=True))
+            rows.add([*terms, (first + layer, -1.0)], -np.inf, 0.0)
+    return problem.idle_w * limit_L
 
 
 def _solved(

@@ -29,17 +29,19 @@ PLAIN = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_mo
 LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 
 
-def clusters(text: str) -> tuple[tuple[int, GpuClass], ...]:
+def clusters(text: str, *, most: int = 2) -> tuple[tuple[int, GpuClass], ...]:
     """Read `256xh100`, or `128xh100,64xa100`: how many GPUs, and of which class, of each part.
 
     Raises:
-        InputInvalid: it is no such thing, a GPU is not known, or there are more than two classes.
+        InputInvalid: it is no such thing, a GPU is not known, or there are more classes than
+            `most`.
     """
-    parts = tuple(_part(text, part) for part in text.split(",", 2))
-    if len(parts) > 2:
+    parts = tuple(_part(text, part) for part in text.split(",", most))
+    if len(parts) > most:
+        what = "two" if most == 2 else str(most)
         raise InputInvalid(
-            f"--gpus {text!r:.60} has more than two classes, which is not searched; search two of "
-            "them together"
+            f"--gpus {text!r:.60} has more than {what} classes, which is not searched; search "
+            f"{what} of them together"
         )
     if len({gpu.name for _, gpu in parts}) < len(parts):
         raise InputInvalid(f"--gpus {text!r:.60} names one class twice; add its GPUs up")

@@ -1,10 +1,11 @@
 """Layouts of a model on two classes of GPUs at once. Pure.
 
-Two ways are searched. Replicas by class: each class trains whole replicas with one common tp, pp
+Three ways are searched. Replicas by class: each class trains whole replicas with one common tp, pp
 and cp, and takes so many microbatches of the batch that both end together. Stages by class: the
 pipeline's first stages are of one class and its last ones of the other, with unequal numbers of
-layers. A step takes as long as the slower class; who waits draws waiting watts. Experts are dealt
-over the GPUs of one class.
+layers. In both, experts are dealt over the GPUs of one class, equally, as these are alike. Expert
+groups over both classes: with equal counts, and with counts by speed (`expert_groups`). A step
+takes as long as the slower class; who waits draws waiting watts.
 Invariant: each class's part fits into its own memory, and all samples and layers are dealt.
 """
 
@@ -14,18 +15,23 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wattmesh.policies.layout_search.search import (
-    CLOCKS,
-    FRAGMENTED,
-    RUNTIME_BYTES,
-    megatron_like,
-    undominated,
+from wattmesh.policies.layout_search.compared_counts import (
+    ComparedCounts,
+    compare_counts,
+    cost_groups,
 )
-from wattmesh.policies.layout_search.space import Job, space
-from wattmesh.policies.parallelism.energy import PowerShares, step_energy
-from wattmesh.policies.parallelism.hardware import GpuClass
-from wattmesh.policies.parallelism.memory import memory
-from wattmesh.policies.parallelism.model_shape import ModelShape
+from wattmesh.policies.layout_search.expert_groups import (
+    DealtExperts,
+    ExpertGroups,
+    Pair,
+    take_dealt,
+    take_groups,
+)
+from wattmesh.policies.layout_search.gpu_parts import GpuPart, MixedJob, peak_share, waiting_w
+from wattmesh.policies.layout_search.search import CLOCKS, megatron_like, undominated
+from wattmesh.policies.layout_search.space import space
+from wattmesh.policies.parallelism.energy import step_energy
+from wattmesh.policies.parallelism.model_shape import ModelShape, moe_share
 from wattmesh.policies.parallelism.predict import CostModel
 from wattmesh.policies.parallelism.setups import FULL, NONE, SELECTIVE, LayoutColumns, Setups
 from wattmesh.policies.parallelism.step_time import step_time
@@ -41,46 +47,22 @@ STAGE_ZERO = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPart:
-    """So many GPUs of one class."""
-
-    gpus: int
-    gpu: GpuClass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedJob:
-    """What is laid out over two classes; the sizes as in `space.Job`."""
-
-    shape: ModelShape
-    global_batch: int
-    seq_len: int
-    parts: tuple[GpuPart, GpuPart]
-
-    def alone(self, part: GpuPart) -> Job:
-        """Give the same job on one class."""
-        return Job(
-            shape=self.shape,
-            global_batch=self.global_batch,
-            seq_len=self.seq_len,
-            gpus=part.gpus,
-            gpu=part.gpu,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Dealt:
     """Configurations of one way, one entry each.
 
     Attributes:
         layout: of each class. `layers`: of a stage of each class. `batches`: microbatches that a
             rank of each class trains in a step.
+        experts: of the GPU of each class that holds most; None where no group spans both.
+        by_speed: whether these are counts by speed.
     """
 
     by_stages: bool
     layout: tuple[LayoutColumns, LayoutColumns]
-    layers: tuple[Array, Array]
-    batches: tuple[Array, Array]
+    layers: Pair
+    batches: Pair
+    experts: Pair | None = None
+    by_speed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,47 +70,83 @@ class MixedLayouts:
     """What was found, fastest first; arrays of shape (n,), pairs by class.
 
     Attributes:
-        by_stages: 1 where stages are dealt by class, 0 where replicas are.
-        layout: columns by class; in stages by class `pp` is of both together.
+        by_stages: 1 where stages are dealt by class, 0 where replicas are, or experts.
+        layout: columns by class; in stages by class `pp` is of both together, and so are `dp`,
+            `ep` and `gpus` where a group of experts spans both.
         layers, batches: of a stage, and microbatches of a rank, by class.
+        experts: of the GPU of each class that holds most; 0 where no group spans both classes.
+        by_speed: where these are counts by speed.
         memory_share: of the class that is fuller.
         fitting: how many fit into memory. `excluded`: how many were left out, by reason.
+        compared: groups that span both classes, with equal counts and by speed; None where the
+            model has no experts.
     """
 
     by_stages: NDArray[np.bool_]
     layout: tuple[LayoutColumns, LayoutColumns]
-    layers: tuple[Array, Array]
-    batches: tuple[Array, Array]
+    layers: Pair
+    batches: Pair
+    experts: Pair
+    by_speed: NDArray[np.bool_]
     clock: Array
     step_s: Array
     j_per_token: Array
     memory_share: Array
     fitting: int
     excluded: dict[str, int]
+    compared: ComparedCounts | None
 
 
 def search_mixed(job: MixedJob, model: CostModel) -> MixedLayouts:
-    """Search replicas by class and stages by class, at all clocks, and keep what nothing beats.
+    """Search all three ways, at all clocks, and keep what nothing beats.
 
     Clocks are relative to each class's own highest.
     """
     excluded: dict[str, int] = {}
     ways = [_replicas(job, model, excluded), _stages(job, excluded)]
     costs = [_costs(job, model, way, excluded) for way in ways]
+    compared = None
+    if np.asarray(moe_share(job.shape)) > 0:
+        groups, both = cost_groups(job, model, excluded)
+        compared = compare_counts(job, groups, both)
+        for by_speed, (dealt, found) in enumerate(both):
+            differs = np.flatnonzero((dealt.mean[0] != both[0][0].mean[0]) | (not by_speed))
+            ways.append(_grouped(job, take_groups(groups, differs), take_dealt(dealt, differs),
+                                 by_speed=bool(by_speed)))  # fmt: skip
+            costs.append(
+                (
+                    found.step_s[:, differs].ravel(),
+                    found.joules[:, differs].ravel(),
+                    np.tile(found.memory_share[differs], len(CLOCKS)),
+                )
+            )
+    return _front(job, ways, costs, excluded, compared)
+
+
+def _front(
+    job: MixedJob,
+    ways: list[_Dealt],
+    costs: list[tuple[Array, Array, Array]],
+    excluded: dict[str, int],
+    compared: ComparedCounts | None,
+) -> MixedLayouts:
+    """Keep what nothing beats of all ways together."""
     step_s, joules, share = (np.concatenate([each[at] for each in costs]) for at in range(3))
     counts = [len(way.batches[0]) for way in ways]
     usable = np.flatnonzero(np.isfinite(step_s))
     front = usable[undominated(step_s[usable], joules[usable], share[usable])]
+    begins = np.cumsum([0, *counts[:-1]])
     which = np.concatenate(
         [
             np.tile(np.arange(count), len(CLOCKS)) + begin
-            for count, begin in zip(counts, (0, counts[0]), strict=True)
+            for count, begin in zip(counts, begins, strict=True)
         ]
     )[front]
     clock = np.concatenate([np.repeat(np.asarray(CLOCKS), count) for count in counts])[front]
 
     def both(pick: int, name: str) -> Array:
-        found: Array = np.concatenate([getattr(way, name)[pick] for way in ways])[which]
+        columns = [getattr(way, name) or _none(way) for way in ways]
+        found: Array = np.concatenate([each[pick] for each in columns])[which]
         return found
 
     return MixedLayouts(
@@ -136,12 +154,32 @@ def search_mixed(job: MixedJob, model: CostModel) -> MixedLayouts:
         layout=(_joined(ways, 0, which), _joined(ways, 1, which)),
         layers=(both(0, "layers"), both(1, "layers")),
         batches=(both(0, "batches"), both(1, "batches")),
+        experts=(both(0, "experts"), both(1, "experts")),
+        by_speed=np.repeat([way.by_speed for way in ways], counts)[which],
         clock=clock,
         step_s=step_s[front],
         j_per_token=joules[front] / (job.global_batch * job.seq_len),
         memory_share=share[front],
         fitting=len(usable) // len(CLOCKS),
         excluded=excluded,
+        compared=compared,
+    )
+
+
+def _none(way: _Dealt) -> Pair:
+    nothing = np.zeros(len(way.batches[0]))
+    return nothing, nothing
+
+
+def _grouped(job: MixedJob, groups: ExpertGroups, dealt: DealtExperts, *, by_speed: bool) -> _Dealt:
+    layers = np.asarray(job.shape.layers) / np.asarray(groups.layout[0].pp)
+    return _Dealt(
+        by_stages=False,
+        layout=groups.layout,
+        layers=(layers, layers),
+        batches=(groups.batches, groups.batches),
+        experts=dealt.most,
+        by_speed=by_speed,
     )
 
 
@@ -316,8 +354,7 @@ def _costs(
         )
     ]
     for part, each in zip(job.parts, setups, strict=True):
-        peak = np.asarray(memory(each).total) * (1 + FRAGMENTED) + RUNTIME_BYTES
-        share = np.maximum(share, peak / part.gpu.memory_bytes)
+        share = np.maximum(share, peak_share(each, part))
     name = "stages" if way.by_stages else "replicas"
     excluded[f"{name} by class: fit into the memory of both"] = int((share > 1).sum())
     times = [step_time(each, model.parameters) for each in setups]
@@ -331,12 +368,8 @@ def _costs(
         joules_of_both = np.zeros(len(slowest))
         for part, energy, own_s in zip(job.parts, energies, taken, strict=True):
             busy = np.asarray(energy.node_w) * own_s
-            waiting = _waiting_w(part.gpu, model.shares) * (slowest - own_s)
+            waiting = waiting_w(part.gpu, model.shares) * (slowest - own_s)
             joules_of_both += part.gpus * (busy + waiting)
         step_s.append(np.where(share > 1, np.inf, slowest))
         joules.append(joules_of_both)
     return np.concatenate(step_s), np.concatenate(joules), np.tile(share, len(CLOCKS))
-
-
-def _waiting_w(gpu: GpuClass, shares: PowerShares) -> float:
-    return gpu.idle_w + shares.waiting * (gpu.power_w - gpu.idle_w) + shares.node_w_per_gpu

@@ -8,7 +8,13 @@ import numpy as np
 
 from wattmesh.policies.parallelism.model_shape import Number
 from wattmesh.policies.parallelism.parameters import Parameters
-from wattmesh.policies.parallelism.setups import FULL, HardwareColumns, Setups, sharing_ranks
+from wattmesh.policies.parallelism.setups import (
+    FULL,
+    HardwareColumns,
+    Setups,
+    expert_rows,
+    sharing_ranks,
+)
 
 
 def part_sent(ranks: Number) -> Number:
@@ -63,7 +69,9 @@ def expert_parallel_s(
     ep = np.asarray(layout.ep)
     # 2 bytes of each value, there and back, forward and backward.
     sent = 8 * np.asarray(tokens) / layout.tp * shape.topk * shape.hidden * part_sent(ep)
-    domains = np.maximum(ep / np.asarray(hardware.domain), 1)
+    # Links carry both ways at once, so the greater of what leaves and what arrives counts.
+    sent = sent * np.maximum(1.0, expert_rows(setups.experts))
+    domains = np.maximum(ep / np.asarray(hardware.domain), setups.experts.domains)
     inside_s = 1 / link_rate(hardware, fitted)
     # A token goes once to each domain that has one of its experts, and is copied inside it.
     other = (domains - 1) * (1 - (1 - 1 / domains) ** np.maximum(shape.topk, 1))

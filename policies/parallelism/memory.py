@@ -20,6 +20,7 @@ from wattmesh.policies.parallelism.setups import (
     FULL,
     SELECTIVE,
     Setups,
+    expert_rows,
     micro_batches,
     sharing_ranks,
 )
@@ -86,7 +87,7 @@ def _activations_of_layer(setups: Setups) -> Number:
     keys = np.asarray(shape.kv_heads) * shape.head_width
     width = np.asarray(feed_forward_weights(shape)) / matrices(shape) / hidden
     experts = np.asarray(moe_share(shape)) * shape.topk
-    routed = experts * 4 * (np.asarray(shape.expert_ffn) + hidden)
+    routed = experts * 4 * (np.asarray(shape.expert_ffn) + hidden) * expert_rows(setups.experts)
     inside = (4 * queries + 4 * keys + 4 * width + routed) / tp
     no_scores = (np.asarray(work.fused_attention) > 0) | (again == SELECTIVE)
     scores = np.asarray(shape.heads) / tp * np.where(no_scores, 4.0, 5.0 * work.seq_len)

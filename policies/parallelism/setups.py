@@ -86,19 +86,44 @@ class WorkColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertShare:
+    """What a rank has of its group's experts, where its members are not alike.
+
+    Attributes:
+        held: experts that it holds, over an equal share of them.
+        group_tokens: tokens of an average rank of the group, over its own.
+        domains: of fast links, that the group spans at least.
+    """
+
+    held: Number = 1.0
+    group_tokens: Number = 1.0
+    domains: Number = 1.0
+
+
+ALIKE = ExpertShare()
+"""Of groups whose members hold and send the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setups:
-    """All that a prediction needs."""
+    """All that a prediction needs. `experts`: of each rank's group, where members differ."""
 
     shape: ModelShape
     hardware: HardwareColumns
     layout: LayoutColumns
     work: WorkColumns
+    experts: ExpertShare = ALIKE
 
 
 def sharing_ranks(layout: LayoutColumns) -> tuple[Number, Number]:
     """Count the ranks that hold the same parameters, or deal them: of dense ones, of experts."""
     ranks = np.asarray(layout.dp) * layout.cp
     return ranks, np.maximum(1.0, ranks * layout.tp / np.maximum(layout.ep, 1))
+
+
+def expert_rows(share: ExpertShare) -> Number:
+    """Give the rows that a rank's experts compute, over those that its own tokens make."""
+    return np.asarray(share.held) * share.group_tokens
 
 
 def tokens_per_step(setups: Setups) -> Number:

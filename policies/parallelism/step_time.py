@@ -29,6 +29,7 @@ from wattmesh.policies.parallelism.setups import (
     SELECTIVE,
     HardwareColumns,
     Setups,
+    expert_rows,
     micro_batches,
 )
 
@@ -54,13 +55,22 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """One layer and microbatch of a rank, in seconds, there and back."""
+class LayerTime:
+    """One layer and microbatch of a rank, in seconds, there and back.
 
-    products_s: Number
-    memory_s: Number
+    Attributes:
+        dense_products_s, dense_memory_s: of its own tokens. `expert_products_s`,
+            `expert_memory_s`: of the rows that its experts get.
+        exposed_s: communication that computing does not hide.
+        launches_s: what starting the kernels takes at least, whatever they do.
+    """
+
+    dense_products_s: Number
+    dense_memory_s: Number
+    expert_products_s: Number
+    expert_memory_s: Number
     exposed_s: Number
-    total_s: Number
+    launches_s: Number
 
 
 def tokens_of_rank(setups: Setups) -> Number:
@@ -93,7 +103,8 @@ def stage_parameters(setups: Setups, *, embeddings: Number) -> tuple[Number, Num
     layer = np.asarray(attention_weights(shape)) + feed_forward_weights(shape)
     tables = np.asarray(embeddings) * shape.vocab * shape.hidden
     dense = (layer * layers + tables) / layout.tp
-    return dense, np.asarray(expert_weights(shape)) * layers / np.maximum(1, layout.ep)
+    equal_share = np.asarray(expert_weights(shape)) * layers / np.maximum(1, layout.ep)
+    return dense, equal_share * setups.experts.held
 
 
 def _speedup(setups: Setups, fitted: Parameters) -> Number:
@@ -127,11 +138,12 @@ def _products(setups: Setups, fitted: Parameters) -> tuple[Number, Number, Numbe
     plain = 2 * tokens * weights / tp / rate * _narrowness(setups, fitted)
     experts = np.maximum(shape.experts, 1)
     rows = tokens / tp * np.maximum(shape.topk, 1) * setups.layout.ep / experts
+    rows = rows * setups.experts.group_tokens
     used = np.asarray(expert_weights(shape)) * shape.topk / experts
     grouped_rate = rate * fitted.grouped[hardware.generation]
     width = np.maximum(np.asarray(shape.expert_ffn), 1)
     narrow = (1 + fitted.half_expert_rows / rows) * (1 + fitted.half_expert_columns / width)
-    grouped = 2 * tokens * used / tp / grouped_rate * narrow
+    grouped = 2 * tokens * used / tp / grouped_rate * narrow * expert_rows(setups.experts)
     near = np.minimum(1, 2 * np.asarray(shape.window) / setups.work.seq_len)
     seen = np.where(np.asarray(shape.window) > 0, 0.5 + 0.5 * near, 1.0)
     scores = 2 * tokens * setups.work.seq_len * score_width(shape) * seen / tp
@@ -139,8 +151,8 @@ def _products(setups: Setups, fitted: Parameters) -> tuple[Number, Number, Numbe
     return plain, grouped, attention
 
 
-def _passes(setups: Setups, fitted: Parameters) -> tuple[Number, Number]:
-    """Give the forward seconds of a layer's reads and writes: without scores, and those of them."""
+def _passes(setups: Setups, fitted: Parameters) -> tuple[Number, Number, Number]:
+    """Give the forward seconds of a layer's reads and writes: own tokens', experts', scores'."""
     shape, layout, work = setups.shape, setups.layout, setups.work
     tokens, tp = np.asarray(tokens_of_rank(setups)), np.asarray(layout.tp)
     hidden, with_experts = np.asarray(shape.hidden), np.asarray(moe_share(shape))
@@ -149,28 +161,28 @@ def _passes(setups: Setups, fitted: Parameters) -> tuple[Number, Number]:
     each = fitted.passes * np.where(np.asarray(work.fused_passes) > 0, 1.0, fitted.unfused)
     norms = each * hidden * (whole + (1 - whole) / tp)
     dense = np.asarray(feed_forward_weights(shape)) / matrices(shape) / hidden
-    width = dense + with_experts * np.asarray(shape.topk) * shape.expert_ffn
-    casts = fitted.cast_passes * (np.asarray(work.number_format) != BF16) * (hidden + width) / tp
-    permuted = with_experts * fitted.permute_passes * np.asarray(shape.topk) * hidden / tp
-    values = norms + casts + permuted + 3 * width / tp
+    width = with_experts * np.asarray(shape.topk) * shape.expert_ffn
+    cast = fitted.cast_passes * (np.asarray(work.number_format) != BF16)
+    # Half of permuting orders a rank's own tokens, half the rows that arrive.
+    permuted = with_experts * fitted.permute_passes * np.asarray(shape.topk) * hidden / 2
+    own = norms + (cast * (hidden + dense) + permuted + 3 * dense) / tp
+    arrived = (cast * width + permuted + 3 * width) / tp * expert_rows(setups.experts)
     scores = np.where(
         np.asarray(work.fused_attention) > 0, 0.0, 4 * np.asarray(work.seq_len) * shape.heads / tp
     )
     per_value = 2 * tokens / setups.hardware.memory_bytes_per_s
-    return values * per_value, scores * per_value
+    return own * per_value, arrived * per_value, scores * per_value
 
 
-def _layer(setups: Setups, fitted: Parameters) -> _Layer:
-    """Add up a layer: forward, backward (twice the products) and what is computed again."""
+def layer_time(setups: Setups, fitted: Parameters) -> LayerTime:
+    """Take a layer apart: forward, backward (twice the products) and what is computed again."""
     work, layout = setups.work, setups.layout
     plain, grouped, attention = map(np.asarray, _products(setups, fitted))
-    passes, scores = map(np.asarray, _passes(setups, fitted))
+    passes, arrived, scores = map(np.asarray, _passes(setups, fitted))
     again = np.asarray(layout.recompute)
     whole = np.where(again == FULL, 1.0, 0.0)
     gradients = np.where(np.asarray(work.frozen_base) > 0, 1.0, 2.0)
-    products = (plain + grouped) * (1 + gradients + whole) + attention * (3.5 + whole)
     selective = np.where(again == SELECTIVE, scores, 0.0)
-    memory = (passes + scores) * (2.6 + whole) + selective
     tokens = tokens_of_rank(setups)
     with_experts = np.asarray(moe_share(setups.shape))
     exposed = (
@@ -182,8 +194,14 @@ def _layer(setups: Setups, fitted: Parameters) -> _Layer:
     # Without a capacity the host waits to hear how many tokens each expert got.
     counted = with_experts * (1 - np.asarray(work.dropped_tokens))
     launches = alone * fitted.launch_s * (1 + counted * fitted.expert_launches) * (3 + whole)
-    total = _slower(products + memory + exposed, launches)
-    return _Layer(products_s=products, memory_s=memory, exposed_s=exposed, total_s=total)
+    return LayerTime(
+        dense_products_s=plain * (1 + gradients + whole) + attention * (3.5 + whole),
+        dense_memory_s=(passes + scores) * (2.6 + whole) + selective,
+        expert_products_s=grouped * (1 + gradients + whole),
+        expert_memory_s=arrived * (2.6 + whole),
+        exposed_s=exposed,
+        launches_s=launches,
+    )
 
 
 def _slower(one: Number, other: Number, sharpness: float = SHARPNESS) -> Number:
@@ -224,22 +242,27 @@ def _reduction_s(setups: Setups, stage: Number, fitted: Parameters) -> tuple[Num
     return gathered, np.maximum(once - hidden, fitted.reduction_tail * once)
 
 
-def step_time(setups: Setups, fitted: Parameters) -> StepTime:
+def step_time(setups: Setups, fitted: Parameters, *, layer_waiting_s: Number = 0.0) -> StepTime:
     """Predict the seconds of a step.
 
     Args:
         setups: the configurations.
         fitted: what was fitted.
+        layer_waiting_s: for how long a rank waits, in each layer and microbatch, for slower
+            members of its group of experts.
 
     Returns:
         Arrays with one entry per configuration, all finite and positive where the setups' are.
     """
     layout, pp = setups.layout, np.asarray(setups.layout.pp)
-    layer = _layer(setups, fitted)
+    layer = layer_time(setups, fitted)
+    layer_products = np.asarray(layer.dense_products_s) + layer.expert_products_s
+    layer_memory = np.asarray(layer.dense_memory_s) + layer.expert_memory_s
+    busy = layer_products + layer_memory + layer.exposed_s
     layers = np.asarray(setups.shape.layers) / pp
     head_products, head_memory = map(np.asarray, _head_s(setups, fitted))
     head = head_products + head_memory
-    stage = layers * layer.total_s
+    stage = layers * _slower(busy + layer_waiting_s, layer.launches_s)
     longest = stage + np.where(pp > 1, fitted.head, 1.0) * head
     gathered, once = map(np.asarray, _reduction_s(setups, stage, fitted))
     fsdp = np.asarray(layout.zero) == 3
@@ -257,8 +280,8 @@ def step_time(setups: Setups, fitted: Parameters) -> StepTime:
     nodes = np.maximum(1.0, np.asarray(layout.gpus) / 8)
     slowed = 1 + fitted.straggling * np.log2(nodes)
     total = (count * (micro_batch + sends) + filling + once + update) * slowed + fitted.step_s
-    products = count * (layers * layer.products_s + head_products / pp)
-    memory = count * (layers * layer.memory_s + head_memory / pp) + update
+    products = count * (layers * layer_products + head_products / pp)
+    memory = count * (layers * layer_memory + head_memory / pp) + update
     unhidden = np.where(fsdp, np.maximum(micro_batch - longest, 0), 0.0)
     exposed = count * (layers * layer.exposed_s + unhidden + sends) + once
     waiting = np.maximum(total - products - memory - exposed, 0.0)

@@ -8,7 +8,7 @@ from benchmarks.experts.groups import topical
 from wattmesh.policies.experts.layer_energy import ExpertGpu
 from wattmesh.policies.experts.placement.affinity import count_choices
 from wattmesh.policies.experts.placement.objective import cost, loads_on_gpus
-from wattmesh.policies.experts.placement.problem import PlacementProblem
+from wattmesh.policies.experts.placement.problem import PlacementProblem, contiguous
 from wattmesh.policies.experts.placement.search import limits
 
 
@@ -56,8 +56,11 @@ def drawn(
 
 
 def best_of_all(problem: PlacementProblem) -> float:
-    """Try every placement of a problem of one layer; give the least cost of those in time."""
-    limit_s, least = limits(problem)[0], np.inf
+    """Try every placement of a problem of one layer; give the least cost of those in time.
+
+    Or of experts by number, late or not.
+    """
+    limit_s, least = limits(problem)[0], cost(problem, contiguous(problem)).objective_j
     for at_X in itertools.product(range(len(problem.gpus)), repeat=problem.experts):
         placement = np.array([at_X])
         if (np.bincount(placement[0], minlength=len(problem.gpus)) > problem.slots).any():

@@ -117,6 +117,32 @@ def test_counts_mean_the_same_as_choices(
     assert answer["before"]["crossings"] == 80
 
 
+@pytest.mark.parametrize("name", ["together", "onward"])
+def test_counts_that_do_not_sum_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """A pair has more tokens than one of both experts; as many are taken."""
+    given: dict[str, Any] = {key: ROUTING[key] for key in ("gpus", "crossing_j")}
+    layer = {"loads": [5, 9], "together": [[0, 5], [5, 0]]}
+    given["counts"] = [layer | {"onward": [[5, 5], [5, 9]]}, layer]
+    assert main(["experts", "place", put(tmp_path, given)]) == 0
+    given["counts"][0][name] = [[0, 6], [6, 0]]
+    capsys.readouterr()
+    assert main(["experts", "place", put(tmp_path, given)]) == 1
+    told = capsys.readouterr().err
+    assert f"{name} has 6 tokens of the experts 0 and 1 in layer 0, and one of both has" in told
+
+
+def test_three_classes_share_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    """Counts by speed of H100, L40S and A100; more classes than there could be are refused."""
+    answer = said(capsys, "experts", "bench", "--gpus", "2xh100,2xl40s,2xa100")
+    assert answer["counts_by_speed"] == {"h100": 19.0, "l40s": 7.0, "a100": 6.0}
+    assert answer["rows"][1]["energy_over_equal"] < 0.9
+    names = ["a100", "a100-40gb", "a100-100g", "l40s", "h100", "h100-500w", "h200", "b200", "b300"]
+    assert main(["experts", "bench", "--gpus", ",".join(f"1x{each}" for each in names)]) == 1
+    assert "more than 8 classes" in capsys.readouterr().err
+
+
 def test_the_screen_shows_before_and_after(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +216,7 @@ def test_bench_models_a_group(capsys: pytest.CaptureFixture[str]) -> None:
         ({"crossing_j": None}, "no number 'crossing_j'"),
         ({"tokens_stay": 1}, "tokens_stay must be true or false"),
         ({"speed": 1}, "has 'speed'; it may have"),
+        ({"chosen": [[[0, 1], [2, 2]]]}, "chose one expert twice"),
     ],
 )
 def test_a_file_that_cannot_be_placed_is_one_sentence(

@@ -105,6 +105,32 @@ def test_without_a_dry_run_the_run_is_asked_to_do_it(
     assert main([*words(folder), "--socket", str(tmp_path / "no.sock")]) != 0
 
 
+def test_what_gains_nothing_over_what_is_is_not_ordered(
+    folder: RunFolder, socket_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once placed, placing again by the same tokens changes nothing, and no call is made.
+
+    A job that lies badly is still asked, although its experts no longer lie by number.
+    """
+    at = ["--socket", str(socket_path)]
+    with Told(socket_path) as daemon:
+        assert said(capsys, *words(folder), *at)["gains"] is True
+        ordered = daemon.calls.pop()[2]["placement"]
+        header = folder.checkpoint(130) / "trainer.json"
+        write_json(header, {"header": {"placement": ordered}})
+        again = said(capsys, *words(folder), *at)
+        assert again["gains"] is False
+        assert again["before"] == again["after"]
+        assert again["before"]["crossings"] == 0
+        assert again["done"].endswith("experts as it is; nothing was ordered")
+        assert main([*words(folder), *at]) == 0
+        assert "AS IT IS" in capsys.readouterr().out
+        assert daemon.calls == []
+        write_json(header, {"header": {"placement": [[1, 0, 3, 2]] * 2}})
+        assert said(capsys, *words(folder), *at)["gains"] is True
+        assert len(daemon.calls) == 1
+
+
 def sentence_of(capsys: pytest.CaptureFixture[str], command: list[str]) -> str:
     """Run what must fail, and give its one sentence."""
     assert main(command) == 1

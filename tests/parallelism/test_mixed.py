@@ -8,7 +8,8 @@ import pytest
 
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cost_model.fitted import shipped
-from wattmesh.policies.layout_search.mixed import GpuPart, MixedJob, MixedLayouts, search_mixed
+from wattmesh.policies.layout_search.gpu_parts import GpuPart, MixedJob
+from wattmesh.policies.layout_search.mixed import MixedLayouts, search_mixed
 from wattmesh.policies.layout_search.search import megatron_like, search
 from wattmesh.policies.parallelism.hardware import CLASSES
 from wattmesh.policies.parallelism.presets import PRESETS

@@ -110,12 +110,16 @@ def place(
     """
     from wattmesh.controller.cli.experts.placement_file import (  # noqa: PLC0415
         place_json,
+        present_placement,
         problem_of,
         read_problem,
         rows_of,
         write_placement,
     )
-    from wattmesh.controller.cli.experts.placement_screen import place_lines  # noqa: PLC0415
+    from wattmesh.controller.cli.experts.placement_screen import (  # noqa: PLC0415
+        no_gain,
+        place_lines,
+    )
     from wattmesh.controller.cli.experts.recorded_run import find_recording  # noqa: PLC0415
 
     recording = None
@@ -125,10 +129,11 @@ def place(
             raise InputInvalid("--run is for a FILE; leave it out, RUN itself is ordered")
         run = recording.run
     if recording is None:
-        problem = read_problem(Path(of), gpus)
+        problem, present = read_problem(Path(of), gpus), None
     else:
         problem = problem_of(recording.given, recording.path, gpus)
-    answer = place_json(problem, copies)
+        present = present_placement(problem, recording.placed)
+    answer = place_json(problem, copies, present)
     lines = list(place_lines(answer))
     if recording is not None:
         answer["recorded"] = recording.to_json()
@@ -137,9 +142,12 @@ def place(
         write_placement(out, answer)
     if run is not None and not dry_run:
         wish = {"placement": rows_of(answer), "gpus": len(answer["gpus"]), "reason": reason}
-        told = DaemonConnection(socket).post(f"/v1/runs/{segment(run)}/placement", wish)
-        answer["done"] = told["done"]
-        lines.append(told["done"])
+        if answer["gains"]:
+            told = DaemonConnection(socket).post(f"/v1/runs/{segment(run)}/placement", wish)
+            answer["done"] = told["done"]
+        else:
+            answer["done"] = f"{no_gain(answer)}; nothing was ordered"
+        lines.append(answer["done"])
     if as_json:
         print_json(answer)
     else:

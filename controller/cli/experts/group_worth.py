@@ -13,7 +13,7 @@ from wattmesh.policies.experts.counts import balanced_counts
 from wattmesh.policies.experts.layer_energy import ExpertGpu, layer_energy
 from wattmesh.policies.experts.tilt import least_energy_loads, shift_gain_w
 
-MOST_GPUS = 1024
+MOST_GPUS, MOST_CLASSES = 1024, 8
 FLOP_PER_ROW = 1e9
 """Of an expert; it moves no share, only seconds."""
 
@@ -58,7 +58,7 @@ def bench_json(gpus: str, experts: int, load_cap: float) -> dict[str, Any]:
 
 
 def _group(text: str) -> tuple[ExpertGpu, ...]:
-    parts = clusters(text)
+    parts = clusters(text, most=MOST_CLASSES)
     if sum(count for count, _ in parts) > MOST_GPUS:
         raise InputInvalid(f"--gpus {text!r:.60} has more than {MOST_GPUS} GPUs for one layer")
     return tuple(

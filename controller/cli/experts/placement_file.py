@@ -27,6 +27,7 @@ from wattmesh.policies.experts.placement.objective import PlacementCost, cost, l
 from wattmesh.policies.experts.placement.problem import (
     TOLERANCE,
     Counts,
+    Gpus,
     PlacementProblem,
     contiguous,
 )
@@ -87,9 +88,32 @@ def problem_of(given: dict[str, Any], path: Path, group: Path | None = None) -> 
     )
 
 
-def place_json(problem: PlacementProblem, copies: int) -> dict[str, Any]:
-    """Place, and say what that changes."""
-    plain, placed = contiguous(problem), place(problem)
+def present_placement(problem: PlacementProblem, rows: list[Any]) -> Gpus | None:
+    """Give a live job's placement, by layer the expert in each row, as one of `problem`.
+
+    None where it is none of it: another number of experts or GPUs, or not each expert once.
+    """
+    each, rest = divmod(problem.experts, len(problem.gpus))
+    natural = list(range(problem.experts))
+    if rest or len(rows) != problem.layers:
+        return None
+    if not all(isinstance(row, list) and sorted(map(str, row)) == sorted(map(str, natural))
+               and all(type(one) is int for one in row) for row in rows):  # fmt: skip
+        return None
+    found = np.empty((problem.layers, problem.experts), dtype=np.int64)
+    for at_X, row in zip(found, rows, strict=True):
+        at_X[np.array(row)] = np.arange(problem.experts) // each
+    fits = all(each <= slots for slots in problem.slots)
+    return found if fits else None
+
+
+def place_json(
+    problem: PlacementProblem, copies: int, present: Gpus | None = None
+) -> dict[str, Any]:
+    """Place, and say what that changes against `present`; against experts by number without it."""
+    plain, placed = contiguous(problem) if present is None else present, place(problem)
+    if cost(problem, plain).objective_j <= cost(problem, placed).objective_j:
+        placed = plain
     copied = replicate(problem, placed, (copies,) * len(problem.gpus))
     loads_LG = loads_on_gpus(problem, placed)
     answer = {
@@ -97,6 +121,8 @@ def place_json(problem: PlacementProblem, copies: int) -> dict[str, Any]:
         "layers": problem.layers,
         "experts": problem.experts,
         "energy": "modelled",
+        "before_is": "by number" if present is None else "as it is",
+        "gains": not np.array_equal(plain, placed),
         "before": _cost_json(cost(problem, plain)),
         "after": _cost_json(cost(problem, placed)),
         "seconds_by_gpu_before": _seconds(problem, loads_on_gpus(problem, plain)),
@@ -160,6 +186,7 @@ def _cost_json(found: PlacementCost) -> dict[str, float]:
         "crossings": found.crossings,
         "near_crossings": found.near_crossings,
         "layer_energy_j": found.layer_energy_j,
+        "total_j": found.objective_j,
         "layer_s": found.layer_s,
         "worst_load": found.worst_load,
     }

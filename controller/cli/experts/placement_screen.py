@@ -17,9 +17,15 @@ ROWS = (
     ("crossings between nodes", "crossings"),
     ("crossings within nodes", "near_crossings"),
     ("energy of experts (modelled)", "layer_energy_j"),
+    ("the same with crossings", "total_j"),
     ("time of experts", "layer_s"),
     ("slowest GPU over balanced", "worst_load"),
 )
+
+
+def no_gain(answer: dict[str, Any]) -> str:
+    """Say that nothing is better than what is."""
+    return f"nothing in time takes fewer joules than experts {answer['before_is']}"
 
 
 def place_lines(answer: dict[str, Any]) -> Iterator[Text | str]:
@@ -32,7 +38,7 @@ def place_lines(answer: dict[str, Any]) -> Iterator[Text | str]:
     yield ""
     columns = [
         Column(title=""),
-        Column(title="BY NUMBER", right=True),
+        Column(title=answer["before_is"].upper(), right=True),
         Column(title="PLACED", right=True),
         Column(title="CHANGE", right=True),
     ]
@@ -42,6 +48,9 @@ def place_lines(answer: dict[str, Any]) -> Iterator[Text | str]:
     ]
     yield from table(columns, rows)
     yield ""
+    if not answer["gains"]:
+        yield f"{no_gain(answer)}: they stay"
+        yield ""
     yield from _bars(answer)
     copies = answer["copies"]
     if copies:
@@ -55,7 +64,7 @@ def _bars(answer: dict[str, Any]) -> Iterator[Text]:
     longest = max(*told, *before) or 1.0
     order = sorted(range(len(told)), key=lambda at: -max(told[at], before[at]))[:MOST_GPUS]
     width = max(len(answer["gpus"][at]) for at in order)
-    yield styled((f"{'':{width}}  {'by number':{WIDTH}}  placed", DIM))
+    yield styled((f"{'':{width}}  {answer['before_is']:{WIDTH}}  placed", DIM))
     for at in sorted(order):
         bars = [_bar(each[at] / longest) for each in (before, told)]
         yield Text(f"{answer['gpus'][at]:{width}}  {bars[0]:{WIDTH}}  {bars[1]}")
@@ -68,7 +77,7 @@ def _bar(share: float) -> str:
 
 
 def _value(key: str, value: float) -> str:
-    if key == "layer_energy_j":
+    if key in ("layer_energy_j", "total_j"):
         return quantities.joules(value)
     if key == "layer_s":
         return f"{quantities.figures(value)} s"

@@ -17,7 +17,8 @@ from wattmesh.reconfig.recorded_routing import check_recorded
 class Recording:
     """A recording. `run`: the UUID; `step`: in which its newest tokens were trained.
 
-    `given`: what the file holds, checked.
+    `given`: what the file holds, checked. `placed`: by layer the expert in each row, in the newest
+    checkpoint; [] where experts lie by number.
     """
 
     path: Path
@@ -26,6 +27,7 @@ class Recording:
     run: str
     step: int
     tokens: int
+    placed: list[Any]
 
     def to_json(self) -> dict[str, Any]:
         """Say what it is of."""
@@ -71,9 +73,11 @@ def find_recording(named: str, checkpoint_dir: Path | None) -> Recording:
         )
     chosen = listed(given.get("chosen"), "chosen", MOST_LAYERS)
     tokens = len(listed(chosen[0], "chosen", LARGEST_BYTES))
-    _check_model(len(chosen), given.get("experts"), folder)
+    placed = _placed(len(chosen), given.get("experts"), folder)
     given = known_keys(given, FILE_KEYS, f"{path}")
-    return Recording(path=path, given=given, name=name, run=run, step=step, tokens=tokens)
+    return Recording(
+        path=path, given=given, name=name, run=run, step=step, tokens=tokens, placed=placed
+    )
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -84,18 +88,23 @@ def _object(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _check_model(layers: int, experts: object, folder: RunFolder) -> None:
-    """Refuse a recording of other experts than the newest checkpoint's, where that places any."""
+def _placed(layers: int, experts: object, folder: RunFolder) -> list[Any]:
+    """Give the placement in the newest checkpoint, [] where it has none.
+
+    Raises:
+        InputInvalid: the recording is of other experts than those.
+    """
     header: object = None
     with suppress(OSError):
         newest = next(iter(folder.checkpoints()), folder.path)
         header = _object(newest / "trainer.json").get("header")
     placed = header.get("placement") if isinstance(header, dict) else None
     if not isinstance(placed, list) or not placed or not isinstance(placed[0], list):
-        return
+        return []
     now = (len(placed), len(placed[0]))
     if (layers, experts) != now:
         raise InputInvalid(
             f"the recording is of {layers} layers of {experts} experts, and the run's newest "
             f"checkpoint has {now[0]} layers of {now[1]}; wait for the next recording"
         )
+    return placed

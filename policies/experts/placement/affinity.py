@@ -24,7 +24,8 @@ def count_choices(chosen_LNP: Sequence[Chosen], experts: int) -> Counts:
         experts: of one layer.
 
     Raises:
-        InputInvalid: layers have different tokens, or an expert is none of these.
+        InputInvalid: layers have different tokens, an expert is none of these, or a token chose one
+            twice.
     """
     if not chosen_LNP or experts < 1:
         raise InputInvalid(f"{len(chosen_LNP)} layers of {experts} experts: nothing to count")
@@ -32,6 +33,8 @@ def count_choices(chosen_LNP: Sequence[Chosen], experts: int) -> Counts:
         raise InputInvalid("the layers were recorded on different numbers of tokens")
     if any(each.size and not 0 <= each.min() <= each.max() < experts for each in chosen_LNP):
         raise InputInvalid(f"a token chose an expert that is none of the {experts}")
+    if any((np.diff(np.sort(each, axis=1), axis=1) == 0).any() for each in chosen_LNP):
+        raise InputInvalid("a token chose one expert twice in a layer")
     used_LNX = [_used(each, experts) for each in chosen_LNP]
     together = np.stack([each.T @ each for each in used_LNX])
     loads = np.stack([each.sum(axis=0) for each in used_LNX])

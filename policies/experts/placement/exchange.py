@@ -2,7 +2,7 @@
 
 A pass exchanges the best pair, locks both, and goes on, even uphill; then it keeps the best of all
 prefixes. So it leaves valleys that an exchange alone cannot. Empty slots are units without load:
-a move to free room is an exchange with one.
+a move to free room is an exchange with one. Where no pass gains, two GPUs exchange all they hold.
 
 Invariant: nobody takes longer than the limit in any prefix, if nobody does at the beginning.
 
@@ -38,11 +38,13 @@ class LayerProblem:
     distance_GG: Array
     speeds_G: Array
     limit_s: float
+    idle_w: float
 
     def cost(self, at_S: Gpus) -> float:
         """Joules of a placement of this layer."""
         pairs = self.together_SS * self.distance_GG[at_S[:, None], at_S[None, :]]
-        return float(pairs.sum()) / 2 + float(self.price_SG[np.arange(len(at_S)), at_S].sum())
+        rows_j = float(self.price_SG[np.arange(len(at_S)), at_S].sum())
+        return float(pairs.sum()) / 2 + rows_j + self.idle_w * float(self.seconds_G(at_S).max())
 
     def seconds_G(self, at_S: Gpus) -> Array:
         """Seconds of each GPU."""
@@ -52,12 +54,50 @@ class LayerProblem:
 
 
 def exchanged(layer: LayerProblem, at_S: Gpus) -> Gpus:
-    """Exchange until a whole pass gains nothing."""
+    """Exchange units, and all units of two GPUs, until a whole pass gains nothing."""
     at_S = at_S.copy()
     least = LEAST_GAIN * max(abs(layer.cost(at_S)), 1e-300)
-    while (better := _pass(layer, at_S, least)) is not None:
+    while True:
+        while (better := _pass(layer, at_S, least)) is not None:
+            at_S = better
+        better = _with_gpus_exchanged(layer, at_S, least)
+        if better is None:
+            return at_S
         at_S = better
-    return at_S
+
+
+def _with_gpus_exchanged(layer: LayerProblem, at_S: Gpus, least: float) -> Gpus | None:
+    """Exchange all units of two GPUs for each other, the best pair; None where none gains.
+
+    Exchanges one by one would make one of both late on the way. Only GPUs with as many slots.
+    """
+    gpus = len(layer.speeds_G)
+    held_GS = (at_S[None, :] == np.arange(gpus)[:, None]).astype(float)
+    slots_G = held_GS.sum(axis=1)
+    together_GG = held_GS @ layer.together_SS @ held_GS.T
+    price_GG = held_GS @ layer.price_SG
+    loads_G = held_GS @ layer.loads_S
+    seconds_G, least_change = loads_G / layer.speeds_G, -least
+    found: tuple[int, int] | None = None
+    now_s = float(seconds_G.max())
+    for a in range(gpus):
+        for b in (a + 1 + int(each) for each in np.flatnonzero(slots_G[a + 1 :] == slots_G[a])):
+            ends_s = loads_G[b] / layer.speeds_G[a], loads_G[a] / layer.speeds_G[b]
+            if max(ends_s) > layer.limit_s:
+                continue
+            rest_G = np.ones(gpus, dtype=bool)
+            rest_G[[a, b]] = False
+            nearer_G = layer.distance_GG[b, rest_G] - layer.distance_GG[a, rest_G]
+            moved = float(((together_GG[a] - together_GG[b])[rest_G] * nearer_G).sum())
+            moved += price_GG[a, b] + price_GG[b, a] - price_GG[a, a] - price_GG[b, b]
+            longest_s = max(*ends_s, float(seconds_G[rest_G].max(initial=0.0)))
+            change = moved + layer.idle_w * (longest_s - now_s)
+            if change < least_change:
+                least_change, found = change, (a, b)
+    if found is None:
+        return None
+    a, b = found
+    return np.where(at_S == a, b, np.where(at_S == b, a, at_S))
 
 
 def _pass(layer: LayerProblem, start_S: Gpus, least: float) -> Gpus | None:
@@ -74,8 +114,12 @@ def _pass(layer: LayerProblem, start_S: Gpus, least: float) -> Gpus | None:
         here_S = total_SG[unit_S, at_S]
         change_SS = there_SS + there_SS.T - here_S[:, None] - here_S[None, :]
         change_SS += 2 * layer.together_SS * layer.distance_GG[at_S[:, None], at_S[None, :]]
-        late_SS = _ends(layer, at_S, seconds_G) > layer.limit_s
+        ends_SS = _ends(layer, at_S, seconds_G)
+        # Who ends no later than before is never the reason to refuse.
+        late_SS = (ends_SS > layer.limit_s) & (ends_SS > seconds_G[at_S][:, None])
         forbidden = late_SS | late_SS.T | locked[:, None] | locked[None, :]
+        longest_SS = np.maximum(np.maximum(ends_SS, ends_SS.T), _others(seconds_G, at_S))
+        change_SS += layer.idle_w * (longest_SS - seconds_G.max())
         forbidden |= at_S[:, None] == at_S[None, :]
         change_SS[forbidden] = np.inf
         first, second = divmod(int(change_SS.argmin()), len(at_S))
@@ -97,7 +141,16 @@ def _ends(layer: LayerProblem, at_S: Gpus, seconds_G: Array) -> Array:
     """Seconds of the first unit's GPU after it was exchanged for the second, (S, S)."""
     loads_S = layer.loads_S
     more_SS = (loads_S[None, :] - loads_S[:, None]) / layer.speeds_G[at_S][:, None]
-    ends_SS = seconds_G[at_S][:, None] + more_SS
-    # Who ends no later than before is never the reason to refuse.
-    ends_SS[more_SS <= 0] = 0.0
+    ends_SS: Array = seconds_G[at_S][:, None] + more_SS
     return ends_SS
+
+
+def _others(seconds_G: Array, at_S: Gpus) -> Array:
+    """Seconds of the slowest GPU that has neither of two units, (S, S); 0 where there is none."""
+    slowest = np.argsort(-seconds_G, kind="stable")[:3]
+    others_GG = np.zeros((len(seconds_G), len(seconds_G)))
+    for gpu in slowest[::-1]:
+        # The slowest one is written last, except where it is one of the two.
+        without = np.arange(len(seconds_G)) != gpu
+        others_GG[np.ix_(without, without)] = seconds_G[gpu]
+    return np.asarray(others_GG[at_S[:, None], at_S[None, :]])

@@ -1,4 +1,4 @@
-"""What a placement costs: joules of crossings, joules of rows, and the seconds of each layer.
+"""What a placement costs: joules of crossings and of the layers, and the seconds of each layer.
 
 Shape suffixes: L layers, X experts, G GPUs.
 """
@@ -19,7 +19,7 @@ class PlacementCost:
     Attributes:
         crossings: pairs of a token's experts that lie on different nodes.
         near_crossings: the same, on different GPUs of one node.
-        objective_j: what the search makes small: crossings and rows in joules.
+        objective_j: what the search makes small: joules of crossings, and `layer_energy_j`.
         layer_energy_j: modelled energy of the experts, idle power of who waits included.
         layer_s: seconds of all layers. `worst_load`: the slowest GPU's time over a balanced one's.
     """
@@ -59,11 +59,12 @@ def cost(problem: PlacementProblem, gpu_LX: Gpus) -> PlacementCost:
         joules.append(float((tokens_XX * distance_GG[a_X, b_X]).sum()))
     loads_LG = loads_on_gpus(problem, gpu_LX)
     layers = [layer_energy(problem.gpus, list(map(float, each))) for each in loads_LG]
+    energy_j = math.fsum(each.energy_j for each in layers)
     return PlacementCost(
         crossings=crossings,
         near_crossings=near,
-        objective_j=math.fsum(joules) + float((loads_LG @ problem.joules_G()).sum()),
-        layer_energy_j=math.fsum(each.energy_j for each in layers),
+        objective_j=math.fsum(joules) + energy_j,
+        layer_energy_j=energy_j,
         layer_s=math.fsum(each.layer_s for each in layers),
         worst_load=max(each.load_share_max for each in layers),
     )

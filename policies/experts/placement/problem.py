@@ -3,6 +3,7 @@
 Shape suffixes: L layers, X experts of a layer, S slots of a layer (all GPUs' together), G GPUs.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -24,6 +25,9 @@ MOST_COUNT = 1e15
 """Sums of counts stay exact."""
 
 MOST_CROSSING_J = 1e6
+
+ROUNDED = 1e-9
+"""Counts may have been scaled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,6 +66,10 @@ class Counts:
                 )
         if not np.array_equal(self.together_LXX, self.together_LXX.transpose(0, 2, 1)):
             raise InputInvalid("together is not symmetric: a pair has two different counts")
+        first, second = self.loads_LX[:, :, None], self.loads_LX[:, None, :]
+        _refuse_more("together", self.together_LXX, np.minimum(first, second))
+        second = self.loads_LX[1:, None, :]
+        _refuse_more("onward", self.onward_LXX, np.minimum(first[:-1], second))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,6 +140,11 @@ class PlacementProblem:
         """Rows per second, by GPU."""
         return np.array([gpu.tokens_per_s for gpu in self.gpus])
 
+    @property
+    def idle_w(self) -> float:
+        """Watts of all GPUs together while they wait for the slowest."""
+        return math.fsum(gpu.idle_w for gpu in self.gpus)
+
     def fair_seconds_L(self) -> Array:
         """Seconds of each layer with time in perfect balance."""
         seconds_L: Array = self.counts.loads_LX.sum(axis=1) / self.speeds_G().sum()
@@ -177,6 +190,17 @@ def checked(problem: PlacementProblem, gpu_LX: NDArray[Any] | Sequence[Sequence[
                 f"{problem.slots[at]} fit"
             )
     return found.astype(np.int64)
+
+
+def _refuse_more(name: str, tokens_LXX: Array, most_LXX: Array) -> None:
+    """Refuse pairs with more tokens than one of both experts had."""
+    over = np.argwhere(tokens_LXX > most_LXX * (1 + ROUNDED))
+    if len(over):
+        layer, a, b = (int(each) for each in over[0])
+        raise InputInvalid(
+            f"{name} has {tokens_LXX[layer, a, b]:g} tokens of the experts {a} and {b} in layer "
+            f"{layer}, and one of both has only {most_LXX[layer, a, b]:g} rows"
+        )
 
 
 def _shape(loads_LX: Array) -> tuple[int, int]:

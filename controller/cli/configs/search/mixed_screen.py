@@ -7,10 +7,13 @@ from rich.text import Text
 
 from wattmesh import quantities
 from wattmesh.controller.cli import formats
+from wattmesh.controller.cli.configs.search.counts_screen import counts_json, counts_lines
 from wattmesh.controller.cli.configs.search.screen import RECOMPUTE
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, fitted
-from wattmesh.policies.layout_search.mixed import MixedJob, MixedLayouts
+from wattmesh.policies.layout_search.expert_groups import WAY
+from wattmesh.policies.layout_search.gpu_parts import MixedJob
+from wattmesh.policies.layout_search.mixed import MixedLayouts
 from wattmesh.policies.layout_search.search import on_hull
 
 COLUMNS = (
@@ -40,6 +43,7 @@ def mixed_json(job: MixedJob, found: MixedLayouts) -> dict[str, Any]:
         "layouts": found.fitting + sum(found.excluded.values()),
         "fitting": found.fitting,
         "excluded": found.excluded,
+        "expert_groups": None if found.compared is None else counts_json(found.compared),
         "points": [
             {**_point(found, at), "tokens_per_s": float(rate[at]), "on_hull": bool(hull[at])}
             for at in range(len(rate))
@@ -51,8 +55,10 @@ def _point(found: MixedLayouts, at: int) -> dict[str, Any]:
     def degree(name: str, part: int = 0) -> int:
         return int(np.asarray(getattr(found.layout[part], name))[at])
 
+    spans = bool(found.experts[0][at] or found.experts[1][at])
     return {
-        "dealt": "stages" if found.by_stages[at] else "replicas",
+        "dealt": "stages" if found.by_stages[at] else "experts" if spans else "replicas",
+        "expert_counts": ("by speed" if found.by_speed[at] else "equal") if spans else None,
         "degrees": {name: degree(name) for name in ("tp", "pp", "cp", "ep")},
         "zero": degree("zero"),
         "micro_batch": degree("micro_batch"),
@@ -63,6 +69,8 @@ def _point(found: MixedLayouts, at: int) -> dict[str, Any]:
                 "dp": degree("dp", part),
                 "layers_of_stage": float(found.layers[part][at]),
                 "micro_batches": int(found.batches[part][at]),
+                "micro_batch": degree("micro_batch", part),
+                "experts": int(found.experts[part][at]) if spans else None,
             }
             for part in (0, 1)
         ],
@@ -84,15 +92,16 @@ def mixed_lines(answer: dict[str, Any], columns: int, *, everything: bool) -> li
         )
     ]
     if not points:
-        reason, gone = max(answer["excluded"].items(), key=lambda each: each[1])
+        told = {why: gone for why, gone in answer["excluded"].items() if not why.startswith(WAY)}
+        reason, gone = max(told.items(), key=lambda each: each[1])
         why = f"no layout is possible on both: most fell to the rule {reason} ({gone} of them)"
-        return [*lines, styled((why, WARN))]
+        return [*lines, styled((why, WARN)), *counts_lines(answer, columns, everything=everything)]
     rows = [
         (
             " ".join(f"{name}{size}" for name, size in each["degrees"].items() if size > 1) or "-",
             _shares(answer, each),
             str(each["zero"]),
-            str(each["micro_batch"]),
+            "/".join(dict.fromkeys(str(part["micro_batch"]) for part in each["classes"])),
             each["recompute"],
             f"{each['clock']:.0%}",
             quantities.duration(each["step_s"]),
@@ -103,7 +112,8 @@ def mixed_lines(answer: dict[str, Any], columns: int, *, everything: bool) -> li
     ]
     table, _ = fitted(COLUMNS, rows, columns)
     said = (
-        "BY CLASS: data-parallel replicas x microbatches of each in a step, or layers of a stage. "
+        "BY CLASS: data-parallel replicas x microbatches of each in a step, or layers of a stage, "
+        "or experts of a GPU x samples of its microbatch. "
         "Predicted, not measured; clocks are relative to each class's highest."
     )
     return [
@@ -112,6 +122,7 @@ def mixed_lines(answer: dict[str, Any], columns: int, *, everything: bool) -> li
         *table,
         "",
         *(styled((each, DIM)) for each in formats.wrapped(said, columns)),
+        *counts_lines(answer, columns, everything=everything),
     ]
 
 
@@ -121,6 +132,10 @@ def _shares(answer: dict[str, Any], point: dict[str, Any]) -> str:
         layers = [f"{name} {each['layers_of_stage']:.0f}" for name, each in
                   zip(names, point["classes"], strict=True)]  # fmt: skip
         return f"layers {', '.join(layers)}"
+    if point["dealt"] == "experts":
+        held = [f"{name} {each['experts']}x{each['micro_batch']}" for name, each in
+                zip(names, point["classes"], strict=True)]  # fmt: skip
+        return f"experts {', '.join(held)}"
     shares = [f"{name} {each['dp']}x{each['micro_batches']}" for name, each in
               zip(names, point["classes"], strict=True)]  # fmt: skip
     return ", ".join(shares)

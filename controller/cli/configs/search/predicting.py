@@ -17,7 +17,8 @@ from wattmesh.controller.cost_model.live_rows import ToldByUser, live_rows, writ
 from wattmesh.controller.cost_model.measured_gain import MeasuredGain, gain, gain_lines, left_out
 from wattmesh.controller.cost_model.profile_ranking import AskedRanking, asked_ranking, ranking_of
 from wattmesh.errors import InputInvalid
-from wattmesh.policies.layout_search.mixed import GpuPart, MixedJob, search_mixed
+from wattmesh.policies.layout_search.gpu_parts import GpuPart, MixedJob
+from wattmesh.policies.layout_search.mixed import search_mixed
 from wattmesh.policies.layout_search.search import megatron_like, search
 from wattmesh.policies.layout_search.space import Job
 from wattmesh.policies.parallelism.hardware import gpu_class
