@@ -2,8 +2,8 @@
 
 Invariant: a run that never reported expert-tokens costs nothing here; where the journal, the wall
 clock or a counter is in doubt, what was published stays and grows old; and nothing is published
-that the journal does not have, as a sentence and with all that it came from, so a daemon that begins
-to lead goes on from there.
+that the journal does not have, as a sentence and with all that it came from: whoever begins to lead
+goes on from there.
 """
 
 import logging

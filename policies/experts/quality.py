@@ -11,7 +11,7 @@ of a centre at or below the bound, the last factor is 1 on average or less, sinc
 rises. So E_n and the weights still to come are a supermartingale that begins at 1, and by Ville's
 inequality the chance that E_n ever reaches 1 / `FALSE_STOP`, in a run of any length, is at most
 `FALSE_STOP`. No variance need exist or be known: s_n only decides how fast a true loss is found.
-Weights w_n let the betting begin anew at each pair, so that those from before a change hide nothing.
+Weights w_n let the betting begin anew at each pair, so that pairs before a change hide nothing.
 
 That is proven of unrelated, symmetric pairs and a_n = 0. As a_n is an estimate, and for pairs that
 are related or skewed, the chance is measured (docs/experts.md).
