@@ -16,7 +16,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.policies.experts.costs import OfflineSweep
 from wattmesh.policies.experts.live_spans import RunCosts, RunCount
 from wattmesh.policies.experts.published import Telling
-from wattmesh.policies.experts.quality import Quality
+from wattmesh.policies.experts.quality import PairedEvidence
 from wattmesh.policies.experts.strength import StrengthStep
 
 FORM = 1
@@ -38,7 +38,7 @@ class KeptLearning:
 
     costs: RunCosts
     telling: Telling
-    quality: Quality
+    quality: PairedEvidence
     before: RunCount | None = None
     step: StrengthStep | None = None
     launch: str = ""

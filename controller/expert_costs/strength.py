@@ -12,7 +12,7 @@ from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import CarbonView
 from wattmesh.policies.experts.live_spans import RunCount
-from wattmesh.policies.experts.quality import Quality, begun_anew, judged
+from wattmesh.policies.experts.quality import PairedEvidence, begun_anew, judged
 from wattmesh.policies.experts.strength import (
     RunStrength,
     StrengthFacts,
@@ -32,7 +32,7 @@ OLDEST_TURN_S = 900.0
 class StrengthLoop:
     """One run's: what its paired probes say, and the count before."""
 
-    quality: Quality = field(default_factory=Quality)
+    quality: PairedEvidence = field(default_factory=PairedEvidence)
     before: RunCount | None = None
 
     def step(

@@ -67,7 +67,7 @@ OF_NORMAL = math.sqrt(math.pi) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
+class PairedEvidence:
     """What the pairs of a run say so far.
 
     Attributes:
@@ -107,14 +107,19 @@ class Quality:
         return _mean(self.dearer) >= 1.0
 
 
-def begun_anew(known: Quality) -> Quality:
+def begun_anew(known: PairedEvidence) -> PairedEvidence:
     """Forget what was proven, as the same strength is another lean now; not what speaks against."""
     return replace(known, cheaper=(0.0,) * len(SLOPES), alike=0, proven=0.0)
 
 
 def judged(
-    known: Quality, gap: float, strength: float, *, steady: bool = True, bound: float = MOST_GAP
-) -> Quality:
+    known: PairedEvidence,
+    gap: float,
+    strength: float,
+    *,
+    steady: bool = True,
+    bound: float = MOST_GAP,
+) -> PairedEvidence:
     """Judge one more pair.
 
     Args:
@@ -166,7 +171,7 @@ def _bets(before: tuple[float, ...], pair: int, far: float) -> tuple[float, ...]
     )
 
 
-def _proving(known: Quality, strength: float, far: float) -> Quality:
+def _proving(known: PairedEvidence, strength: float, far: float) -> PairedEvidence:
     """Bet that the lean costs less than the bound."""
     if strength != known.at:
         known = replace(known, at=strength, cheaper=(0.0,) * len(SLOPES), alike=0)
@@ -180,7 +185,7 @@ def _proving(known: Quality, strength: float, far: float) -> Quality:
     )
 
 
-def _own(known: Quality, gap: float, noise: float) -> float:
+def _own(known: PairedEvidence, gap: float, noise: float) -> float:
     """Take from a pair what it has of the one before.
 
     Differences tell how far pairs are related, wherever their centre is: of unrelated pairs, the
@@ -194,7 +199,7 @@ def _own(known: Quality, gap: float, noise: float) -> float:
     return (gap - related * known.last) / (1.0 - related)
 
 
-def _related(known: Quality, gap: float, noise: float) -> Quality:
+def _related(known: PairedEvidence, gap: float, noise: float) -> PairedEvidence:
     """Add the newest difference to what tells how far pairs are related."""
     if known.last is None:
         return known
@@ -207,7 +212,7 @@ def _related(known: Quality, gap: float, noise: float) -> Quality:
     return replace(known, moved=moved, along=along, square=stays * known.square + moved * moved)
 
 
-def _noise(known: Quality, own: float, noise: float, bound: float) -> float:
+def _noise(known: PairedEvidence, own: float, noise: float, bound: float) -> float:
     """Average the differences of neighbouring pairs: a loss that stays does not look like noise."""
     if known.last is None:
         return noise
@@ -225,7 +230,7 @@ def _catastrophe(gap: float) -> str:
     return f"a single paired probe says that leaning {costs}"
 
 
-def _too_dear(known: Quality, bound: float) -> str:
+def _too_dear(known: PairedEvidence, bound: float) -> str:
     noise = known.noise or 0.0
     return (
         f"the paired probes say that leaning costs {known.average:.2%} of the loss, more than "

@@ -15,22 +15,22 @@ from wattmesh.policies.experts.quality import (
     FALSE_PROOF,
     FALSE_STOP,
     MOST_GAP,
-    Quality,
+    PairedEvidence,
     begun_anew,
     judged,
     start_weight,
 )
 
 Pairs = NDArray[np.float64]
-Judge = Callable[[Quality, float], Quality]
+Judge = Callable[[PairedEvidence, float], PairedEvidence]
 
 
-def lean(known: Quality, gap: float) -> Quality:
+def lean(known: PairedEvidence, gap: float) -> PairedEvidence:
     """A pair of routers that lean by 0.1."""
     return judged(known, gap, 0.1)
 
 
-def moving_average(known: Quality, gap: float) -> Quality:
+def moving_average(known: PairedEvidence, gap: float) -> PairedEvidence:
     """What was here before: a moving average above the bound ends the lean for good."""
     average = (
         gap if known.pairs == 0 else known.average + 0.3 * (max(gap, -MOST_GAP) - known.average)
@@ -51,9 +51,9 @@ def drawn(kind: str, deviation: float, runs: int, pairs: int) -> Pairs:
     return deviation * noise
 
 
-def after(gaps: Iterable[float], judge: Judge = lean) -> Quality:
+def after(gaps: Iterable[float], judge: Judge = lean) -> PairedEvidence:
     """Judge one pair after the other, until it stops."""
-    known = Quality()
+    known = PairedEvidence()
     for gap in gaps:
         known = judge(known, float(gap))
         if known.stop:
@@ -97,7 +97,7 @@ def test_a_catastrophe_ends_it_at_once_and_a_few_very_bad_pairs_do() -> None:
     good = after(drawn("normal", 0.001, 1, 100)[0])
     for gap in (1.0, 1e6, math.inf, math.nan):
         assert "a single paired probe" in lean(good, gap).stop
-        assert "a single paired probe" in lean(Quality(), gap).stop
+        assert "a single paired probe" in lean(PairedEvidence(), gap).stop
     bad = good
     for _ in range(3):
         bad = lean(bad, 0.05)
@@ -119,7 +119,7 @@ def test_what_is_known_to_cost_less_needs_more_pairs_the_more_they_scatter() -> 
     """Without noise six at least, with 2 % of it dozens; and a loss of 1 % is not proven small."""
     needed = []
     for deviation in (0.0, 0.005, 0.02):
-        known, pairs = Quality(), drawn("normal", deviation, 1, 1500)[0]
+        known, pairs = PairedEvidence(), drawn("normal", deviation, 1, 1500)[0]
         while known.proven == 0.0:
             known = lean(known, float(pairs[known.pairs]))
         needed.append(known.pairs)
@@ -132,7 +132,7 @@ def test_what_is_known_to_cost_less_needs_more_pairs_the_more_they_scatter() -> 
 
 def test_a_proof_is_of_one_strength_and_of_one_lean() -> None:
     """Each strength needs its own pairs; other scores make all of it void, not what is against."""
-    known = Quality()
+    known = PairedEvidence()
     for strength in (0.05, 0.1):
         before = known.pairs
         while known.proven < strength:
@@ -148,7 +148,7 @@ def test_a_proof_is_of_one_strength_and_of_one_lean() -> None:
 @settings(max_examples=60, deadline=None)
 def test_whatever_pairs_say_it_stays_a_number(gaps: list[float]) -> None:
     """Noise above 0, evidence from 0 to a bound, and a stop that stays."""
-    known = Quality()
+    known = PairedEvidence()
     for gap in gaps:
         before, known = known, lean(known, gap)
         assert bool(known.stop) >= bool(before.stop)

@@ -28,7 +28,7 @@ from wattmesh.errors import Fenced, InputInvalid
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, TokenCost
 from wattmesh.policies.experts.live_spans import CounterMark, RunCosts, RunCount
 from wattmesh.policies.experts.published import PublishedScores, Telling
-from wattmesh.policies.experts.quality import Quality, judged
+from wattmesh.policies.experts.quality import PairedEvidence, judged
 from wattmesh.policies.experts.scores import GpuTime
 from wattmesh.policies.experts.strength import StrengthStep
 from wattmesh.reconfig.expert_wire import ExpertTokenReport
@@ -363,7 +363,7 @@ def test_what_is_read_is_what_was_written(
     scores: dict[str, float],
 ) -> None:
     """Every float to its last bit, whatever it is; and a flipped digit is refused."""
-    quality = Quality()
+    quality = PairedEvidence()
     for gap in gaps:
         quality = judged(quality, gap, 0.1)
     told = PublishedScores(version=2**53 - 1, strength=0.1, by_gpu=scores, neutral_because="")
