@@ -10,7 +10,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.experts.costs import OfflineSweep
@@ -100,10 +100,14 @@ def _no_number(word: str) -> float:
 
 
 @cache
-def _types(kind: Any) -> dict[str, Any]:
+def _types(kind: type) -> dict[str, Any]:
     """Return the fields of a dataclass with their types."""
-    hints = get_type_hints(kind)
-    return {each.name: hints[each.name] for each in fields(kind)}
+    hints, own = get_type_hints(kind), cast(Any, kind)
+    return {each.name: hints[each.name] for each in fields(own)}
+
+
+def _read_fields(kind: Any, value: Any) -> Any:
+    return kind(**{name: _read(each, value[name]) for name, each in _types(kind).items()})
 
 
 def _read(kind: Any, value: Any) -> Any:
@@ -113,10 +117,7 @@ def _read(kind: Any, value: Any) -> Any:
         TypeError, KeyError: it is of another type, or a field is missing.
     """
     if is_dataclass(kind):
-        types_of: Any = _types(kind)
-        return kind(
-            **{each.name: _read(types_of[each.name], value[each.name]) for each in fields(kind)}
-        )  # type: ignore[operator]
+        return _read_fields(kind, value)
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return None if value is None else _read(parts[0], value)
