@@ -160,12 +160,14 @@ def test_whatever_pairs_say_it_stays_a_number(gaps: list[float]) -> None:
 
 def test_the_bet_is_fair_for_what_is_symmetric_about_the_bound() -> None:
     """By quadrature: 1 on average at the bound, less below; a bet that is not odd would not be."""
-    far = np.linspace(-40.0, 40.0, 80_001)
+    far = np.linspace(-40.0, 40.0, 4001)
+    late = 10**12  # so that what begins with the pair weighs nothing
+    of = np.array([rules._bets((1.0, 1.0), late, each) for each in far])
+    below = np.array([rules._bets((1.0, 1.0), late, each - 0.3) for each in far])
     for density in (np.exp(-far * far / 2), (1 + far * far / 3) ** -2.0):
         weight = density / density.sum()
-        for slope in rules.SLOPES:
-            assert (weight * (1 + np.tanh(slope * far))).sum() == pytest.approx(1.0, abs=1e-9)
-            assert (weight * (1 + np.tanh(slope * (far - 0.3)))).sum() < 1.0
-            assert (weight * np.exp(slope * far / 2)).sum() > 1.01
-    assert math.fsum(map(start_weight, range(1, 10**5))) < 1.0
+        assert weight @ of == pytest.approx(1.0, abs=1e-9)
+        assert max(weight @ below) < 0.95
+        assert weight @ np.exp(far / 4) > 1.01
+    assert math.fsum(map(start_weight, range(1, 10**4))) < 1.0
     assert 0 < FALSE_STOP <= FALSE_PROOF <= 0.05

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from tests.experts.live.test_live_costs import GPUS, IDLE_W
 from tests.experts.live.test_live_strength import SteeredWorld
 from wattmesh.controller.expert_costs.kept import FORM, KeptLearning, kept_text, read_kept
 from wattmesh.controller.expert_costs.learning import Learning, taken_up
+from wattmesh.controller.journal.events import Event
+from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import Fenced, InputInvalid
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, TokenCost
 from wattmesh.policies.experts.live_spans import CounterMark, RunCosts, RunCount
@@ -396,3 +399,24 @@ def test_a_number_that_is_none_is_not_kept_and_time_that_went_back_makes_it_old(
         kept_text(replace(kept, held_at_s=float("nan")))
     learning, _ = taken_up(kept, {}, kept.held_at_s - 1.0, 5.0)
     assert learning.held_at_s < -1e8
+
+
+def test_texts_are_kept_with_their_sentence_on_each_database(journal: Journal) -> None:
+    """Replaced, forgotten, and both only by the leader of the epoch."""
+    store, at = journal.expert_learning, datetime(2026, 11, 20, 12, tzinfo=UTC)
+    epoch = journal.leadership.acquire("here", 60.0)
+    assert epoch is not None
+    said = Event(kind="expert_costs", detail="learned")
+    store.keep("one", "a", now=at, epoch=epoch)
+    store.keep("one", "b", now=at, epoch=epoch, event=said)
+    store.keep("two", "c" * 100_000, now=at, epoch=epoch)
+    assert store.all() == {"one": "b", "two": "c" * 100_000}
+    assert [each.detail for each in journal.events.list(kind="expert_costs")] == ["learned"]
+    with pytest.raises(Fenced):
+        store.keep("one", "late", now=at, epoch=epoch - 1, event=said)
+    with pytest.raises(Fenced):
+        store.forget(["one"], epoch=epoch + 1)
+    assert store.all()["one"] == "b"
+    assert len(journal.events.list(kind="expert_costs")) == 1
+    store.forget(["one", "three"], epoch=epoch)
+    assert set(store.all()) == {"two"}
