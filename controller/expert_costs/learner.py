@@ -2,39 +2,38 @@
 
 Invariant: a run that never reported expert-tokens costs nothing here; where the journal, the wall
 clock or a counter is in doubt, what was published stays and grows old; and nothing is published
-that the journal does not have as a sentence.
+that the journal does not have, as a sentence and with all that it came from: whoever begins to lead
+goes on from there.
 """
 
 import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 
+from wattmesh.controller.expert_costs.kept import kept_text, read_kept
+from wattmesh.controller.expert_costs.learning import Learning, taken_up
 from wattmesh.controller.expert_costs.reports import TokenReports
-from wattmesh.controller.expert_costs.sentences import EXPERT_COSTS, sentence
-from wattmesh.controller.expert_costs.strength import (
-    StrengthLoop,
-    leans_by,
-    price_of,
-    trained,
-)
+from wattmesh.controller.expert_costs.sentences import EXPERT_COSTS, sentence, told_of
+from wattmesh.controller.expert_costs.strength import StrengthLoop, leans_by, price_of, trained
 from wattmesh.controller.expert_costs.views import (
     NOT_REPORTED,
     ExpertCostsView,
     GpuCostLine,
     nothing_known,
 )
+from wattmesh.controller.journal.events import Event
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.settings.model import RunSection
+from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, TokenCost
 from wattmesh.policies.experts.live_spans import (
     CounterMark,
-    RunCosts,
     RunCount,
     counted,
     mark_at,
@@ -67,21 +66,6 @@ FEWEST_SPANS = 5
 than the one before told)."""
 
 
-@dataclass(slots=True)
-class Learning:
-    """What the learner holds of one run. `held_at_s`: monotonic; when it last knew it to hold.
-
-    Attributes:
-        loop: of its strength, and `step` what that last said; None: nothing yet.
-    """
-
-    costs: RunCosts = field(default_factory=RunCosts)
-    telling: Telling = field(default_factory=Telling)
-    held_at_s: float = 0.0
-    loop: StrengthLoop = field(default_factory=StrengthLoop)
-    step: StrengthStep | None = None
-
-
 class CostLearner:
     """Turns every `EVERY_S`; handlers only read what it left."""
 
@@ -99,17 +83,25 @@ class CostLearner:
         self._sweeps = sweeps
         self._runs: dict[str, Learning] = {}
         self._marks: dict[str, deque[CounterMark]] = {}
+        self._recalled: int | None = None
 
     def turn(self) -> None:
         """Read the counters, learn from what was counted, publish.
 
         Raises:
             JournalUnavailable: nothing is known now; the next turn goes on.
+            Fenced: another daemon leads by now.
         """
-        named = self._reports.runs()
-        if not named or not self._loop_facts.leading:
-            return
         loop_facts, now = self._loop_facts, self._loop_facts.clock.now()
+        epoch = loop_facts.lead.epoch
+        if epoch is None or not loop_facts.leading:
+            return
+        if epoch != self._recalled:
+            self._recall(now, epoch)
+            self._recalled = epoch
+        named = self._reports.runs()
+        if not named:
+            return
         if loop_facts.trusted.held_s() > 0:
             # Wall time was stepped: moments before and after it cannot be compared.
             self._marks.clear()
@@ -121,13 +113,60 @@ class CostLearner:
             self._guard_only(rows, named, now)
             return
         self._reports.keep(rows)
-        for run in self._runs.keys() - rows.keys():
-            del self._runs[run]
+        self._forget(rows)
         live = [row for row in rows.values() if row.state == "live"]
         self._read(live, now)
         for row in live:
             with loop_facts.isolation.alone(row.run, "learning what its experts cost"):
                 self._learn(row, now)
+
+    def _recall(self, now: datetime, epoch: int) -> None:
+        """Begin to lead: go on from what the journal has, whoever learned it.
+
+        What cannot be read is learned anew, and a sentence says so.
+        """
+        loop_facts = self._loop_facts
+        self._runs.clear()
+        self._marks.clear()
+        rows = {row.run: row for row in self._journal.runs.open(now)}
+        texts = self._journal.expert_learning.all()
+        ended = texts.keys() - rows.keys()
+        if ended and loop_facts.trusted.held_s() <= 0:
+            self._journal.expert_learning.forget(ended, epoch=epoch)
+        for run, text in texts.items():
+            row = rows.get(run)
+            if row is None:
+                continue
+            with loop_facts.isolation.alone(run, "recalling what its experts cost"):
+                anew = self._recall_run(row, text, now)
+                if anew:
+                    said = f"{told_of(row)}what its experts cost is learned anew, as {anew}."
+                    self._journal.events.add(EXPERT_COSTS, said, now)
+                    log.info("%s", said)
+
+    def _recall_run(self, row: RunRow, text: str, now: datetime) -> str:
+        """Take up one run's; say why what is learned anew, "" where nothing is."""
+        try:
+            kept = read_kept(text)
+        except InputInvalid as error:
+            return str(error)
+        monotonic_s = self._loop_facts.clock.monotonic()
+        learning, anew = taken_up(kept, self._swept(row), now.timestamp(), monotonic_s)
+        self._runs[row.run] = learning
+        self._reports.remember(row.run, kept.launch, kept.seq)
+        return anew
+
+    def _swept(self, row: RunRow) -> dict[str, OfflineSweep]:
+        sweeps = self._sweeps(row.name)
+        return {gpu: sweeps[gpu] for gpu in sorted(row.gpus_used) if gpu in sweeps}
+
+    def _forget(self, rows: Mapping[str, RunRow]) -> None:
+        """Forget the runs that have ended."""
+        ended = self._runs.keys() - rows.keys()
+        if ended and self._recalled is not None:
+            self._journal.expert_learning.forget(ended, epoch=self._recalled)
+        for run in ended:
+            del self._runs[run]
 
     def _guard_only(self, rows: Mapping[str, RunRow], named: Sequence[str], now: datetime) -> None:
         """Learn nothing of what was counted, but let quality stop a lean: that needs no clock."""
@@ -138,10 +177,13 @@ class CostLearner:
                 continue
             with self._loop_facts.isolation.alone(run, "learning what its experts cost"):
                 for count in counts:
-                    self._steer(row, learning, count, differ=False)
+                    if learning.is_new(count):
+                        self._steer(row, learning, count, differ=False)
                 stops = learning.step is not None and learning.step.stopped
                 if stops and not learning.telling.told.stopped and not self._is_frozen(row):
                     self._publish(row, sorted(row.gpus_used), learning, now)
+                elif not learning.kept:
+                    self._keep(row, learning, learning.telling, now)
 
     def _read(self, rows: list[RunRow], now: datetime) -> None:
         """Add the newest reading of every GPU of these runs."""
@@ -185,6 +227,8 @@ class CostLearner:
             return read or now_s - count.at_s > PATIENCE_S
 
         for count in self._reports.take(row.run, ready):
+            if not learning.is_new(count):
+                continue
             marks = {gpu: mark_at(self._marks.get(gpu, ()), count.at_s) for gpu in count.tokens}
             known = {gpu: mark for gpu, mark in marks.items() if mark is not None}
             marked = replace(count, marks=known)
@@ -192,9 +236,10 @@ class CostLearner:
             scores = scored(gpus, learning.costs.costs, times=learning.costs.times)
             learning.telling = learned_more(learning.telling, scores)
             self._steer(row, learning, count, differ=not scores.neutral_because)
-        if self._is_frozen(row):
-            return
-        self._publish(row, gpus, learning, now)
+        if not self._is_frozen(row):
+            self._publish(row, gpus, learning, now)
+        elif not learning.kept:
+            self._keep(row, learning, learning.telling, now)
 
     def _is_frozen(self, row: RunRow) -> bool:
         return bool(row.frozen or self._journal.runs.frozen_all())
@@ -203,7 +248,7 @@ class CostLearner:
         """Decide the strength anew, of a run whose strength wattmesh may move."""
         section = self._loop_facts.settings.runs.get(row.name)
         if section is None or not section.expert_control:
-            learning.step = None
+            learning.step, learning.loop = None, StrengthLoop()
             return
         limits, told = _limits(section), learning.telling.told
         # A checkpoint from before the stop does not know of it.
@@ -228,11 +273,31 @@ class CostLearner:
         return step if step.strength <= most else replace(step, strength=most, why=allowed(most))
 
     def _publish(self, row: RunRow, gpus: list[str], learning: Learning, now: datetime) -> None:
+        """Tell what counts as new, once the journal has it."""
+        costs, told = learning.costs.costs, learning.telling.told
+        newer, why = self._newer(row, gpus, learning, now)
+        if newer.told is not None and newer is not learning.telling:
+            if told is not None and told.by_gpu != newer.told.by_gpu:
+                learning.loop.other_scores()
+            # Written before it is told: what changes a training is in the journal first.
+            said = sentence(row, newer.told, costs, why)
+            self._keep(row, learning, newer, now, said)
+            log.info("%s", said)
+            learning.telling = newer
+        elif not learning.kept:
+            self._keep(row, learning, newer, now)
+        if self._holds(gpus, costs, now):
+            learning.held_at_s = self._loop_facts.clock.monotonic()
+
+    def _newer(
+        self, row: RunRow, gpus: list[str], learning: Learning, now: datetime
+    ) -> tuple[Telling, str]:
+        """Give what is told from now on, and why the strength is another one."""
         costs, told = learning.costs.costs, learning.telling.told
         scores = scored(gpus, costs, times=learning.costs.times)
         spans = min((costs[gpu].spans if gpu in costs else 0 for gpu in gpus), default=0)
         if told is None and spans < (FEWEST_SPANS if scores.neutral_because else FEWEST_TO_DIFFER):
-            return
+            return learning.telling, ""
         if told is not None and not costs:
             # Nothing is missing: all is learned anew, in another layout. Only strength may change.
             scores = Scores(by_gpu=told.by_gpu, neutral_because=told.neutral_because)
@@ -245,17 +310,23 @@ class CostLearner:
         step = self._strength(row, learning)
         if learning.step is not None and learning.step.strength != step.strength:
             learning.step = step  # so that it goes on from there, in mode `act` again
-        newer = telling(
-            learning.telling, scores, step.strength, now.timestamp(), stopped=step.stopped
+        now_s = now.timestamp()
+        newer = telling(learning.telling, scores, step.strength, now_s, stopped=step.stopped)
+        return newer, step.why
+
+    def _keep(
+        self, row: RunRow, learning: Learning, told: Telling, now: datetime, said: str = ""
+    ) -> None:
+        """Put it into the journal as it is after the newest count, with what is told."""
+        if self._recalled is None:
+            return
+        monotonic_s = self._loop_facts.clock.monotonic()
+        kept = learning.to_keep(told, self._swept(row), now.timestamp(), monotonic_s)
+        event = Event(kind=EXPERT_COSTS, detail=said) if said else None
+        self._journal.expert_learning.keep(
+            row.run, kept_text(kept), now=now, epoch=self._recalled, event=event
         )
-        if newer.told is not None and newer is not learning.telling:
-            # Written before it is told: what changes a training is in the journal first.
-            said = sentence(row, newer.told, costs, step.why)
-            self._journal.events.add(EXPERT_COSTS, said, now)
-            log.info("%s", said)
-            learning.telling = newer
-        if self._holds(gpus, costs, now):
-            learning.held_at_s = self._loop_facts.clock.monotonic()
+        learning.kept = True
 
     def _scores_stay(self, row: RunRow, learning: Learning) -> bool:
         """Return whether the scores of a run whose strength wattmesh moves are settled."""
@@ -279,6 +350,8 @@ class CostLearner:
         learning = self._runs.get(row.run)
         if not self._loop_facts.leading:
             return nothing_known(row.run, "this daemon stands by; the leader knows")
+        if self._recalled != self._loop_facts.lead.epoch:
+            return nothing_known(row.run, "this daemon has just begun to lead; ask again soon")
         if learning is None or learning.telling.told is None:
             why = self._why_nothing(row, learning)
             return nothing_known(row.run, why, _lines(learning) if details else ())

@@ -42,9 +42,15 @@ class TokenReports:
                     variation=report.variation,
                     stopped=report.stopped,
                     gap=report.gap,
+                    seq=report.seq,
                 )
             )
         return True
+
+    def remember(self, run: str, launch: str, seq: int) -> None:
+        """Take a launch's reports up to one for heard, as another daemon has learned from them."""
+        with self._lock:
+            self._newest.setdefault(run, (launch, seq))
 
     def runs(self) -> tuple[str, ...]:
         """Name the runs that ever reported, and were not forgotten."""

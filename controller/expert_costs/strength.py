@@ -6,19 +6,19 @@ daemon that restarts spends nothing of its variation twice.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import CarbonView
 from wattmesh.policies.experts.live_spans import RunCount
+from wattmesh.policies.experts.quality import PairedEvidence, begun_anew, judged
 from wattmesh.policies.experts.strength import (
     RunStrength,
     StrengthFacts,
     StrengthLimits,
     StrengthStep,
     next_strength,
-    smoothed,
 )
 
 HOURS_AHEAD_S = 24 * 3600.0
@@ -30,9 +30,9 @@ OLDEST_TURN_S = 900.0
 
 @dataclass(slots=True)
 class StrengthLoop:
-    """One run's: the moving average of its paired probes, and the count before."""
+    """One run's: what its paired probes say, and the count before."""
 
-    gap: float | None = None
+    quality: PairedEvidence = field(default_factory=PairedEvidence)
     before: RunCount | None = None
 
     def step(
@@ -46,13 +46,13 @@ class StrengthLoop:
     ) -> StrengthStep:
         """Decide the strength after a count; `price`: see `price_of`."""
         before, self.before = self.before, count
-        leans = count.strength > 0
-        # Of a run that does not lean a pair only shows that it is measured: it says 0.
-        self.gap = smoothed(self.gap, count.gap) if leans else (None if count.gap is None else 0.0)
+        self._judge(before, count, limits)
         return next_strength(
             leans_by(count),
             StrengthFacts(
-                gap=self.gap,
+                too_dear=self.quality.stop,
+                in_doubt=self.quality.in_doubt,
+                proven=self.quality.proven,
                 fresh=count.gap is not None,
                 largest_load=_largest_load(before, count),
                 price=price,
@@ -61,6 +61,22 @@ class StrengthLoop:
             ),
             limits,
         )
+
+    def other_scores(self) -> None:
+        """Forget what was proven: at the same strength, other scores are another lean."""
+        self.quality = begun_anew(self.quality)
+
+    def _judge(self, before: RunCount | None, count: RunCount, limits: StrengthLimits) -> None:
+        """Judge the pair of a count: it was measured before the ranks agreed on another strength.
+
+        Of a run that does not lean a pair only shows that it is measured.
+        """
+        same = before is not None and before.launch == count.launch
+        leaned = before.strength if before is not None and same else count.strength
+        if count.gap is None or leaned <= 0:
+            return
+        steady = same and leaned == count.strength
+        self.quality = judged(self.quality, count.gap, leaned, steady=steady, bound=limits.gap)
 
 
 def leans_by(count: RunCount) -> RunStrength:

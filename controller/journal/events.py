@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, insert, select
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import EVENTS
@@ -19,8 +19,22 @@ class EventRow:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What is to be recorded, with other rows in one transaction."""
+
+    kind: str
+    detail: str
+
+
 # Made once: building a statement costs more than SQLite takes to run it.
 _ADD = insert(EVENTS)
+
+
+def add_event(connection: Connection, event: Event, at: datetime) -> None:
+    """Record an event in a transaction that is under way."""
+    row = {"kind": event.kind, "detail": event.detail, "at": to_us(at)}
+    connection.execute(_ADD, row)
 
 
 class EventStore:
@@ -33,7 +47,7 @@ class EventStore:
     def add(self, kind: str, detail: str, at: datetime) -> None:
         """Record an event."""
         with self._database.writing() as connection:
-            connection.execute(_ADD, {"kind": kind, "detail": detail, "at": to_us(at)})
+            add_event(connection, Event(kind=kind, detail=detail), at)
 
     def list(
         self,

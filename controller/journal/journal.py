@@ -25,6 +25,7 @@ from wattmesh.controller.journal.nodes.caps import CapStore
 from wattmesh.controller.journal.nodes.node_store import NodeStore
 from wattmesh.controller.journal.nodes.tokens import TokenStore
 from wattmesh.controller.journal.retention import Retention
+from wattmesh.controller.journal.runs.expert_learning import ExpertLearningStore
 from wattmesh.controller.journal.runs.outages import OutageStore
 from wattmesh.controller.journal.runs.run_nodes import RunNodeStore
 from wattmesh.controller.journal.runs.run_store import RunStore
@@ -54,6 +55,7 @@ class Journal:
         self.coverage = CoverageStore(database, self.ledger.added)
         self.counters = CounterStore(database)
         self.stays = StayStore(database)
+        self.expert_learning = ExpertLearningStore(database)
         self.budgets = BudgetStore(database)
         self.caps = CapStore(database)
         self.nodes = NodeStore(database, self.ledger.added)

@@ -56,6 +56,7 @@ class RunCount:
         launch, layout: counts of another launch or layout are not compared.
         marks: by GPU, those that are known.
         strength, variation, stopped, gap: what its routers lean by; see `ExpertTokenReport`.
+        seq: of the report.
     """
 
     at_s: float
@@ -68,6 +69,7 @@ class RunCount:
     variation: float = 0.0
     stopped: bool = False
     gap: float | None = None
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ def _unusable(first: CounterMark, last: CounterMark, began_s: float) -> str:
     if last.energy_j < first.energy_j:
         return "what was booked of it fell"
     if first.setting != last.setting or last.since_s > began_s:
-        return "its clock or power limit changed within the span"
+        return "its clock or power limit changed within the span, or was not known all the time"
     return "a part of the span was simulated" if first.simulated != last.simulated else ""
 
 

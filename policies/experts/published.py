@@ -85,14 +85,16 @@ def published(
             it, as they rise by less than one a second.
         stopped: whether quality has stopped the lean for good.
     """
-    same = before is not None and (strength, stopped) == (before.strength, before.stopped)
-    if before is not None and same and _alike(before, scores):
-        return before
+    by_gpu = scores.by_gpu
+    if before is not None and _alike(before, scores):
+        if (strength, stopped) == (before.strength, before.stopped):
+            return before
+        by_gpu = before.by_gpu  # another strength is no reason to move them by noise
     version = max(before.version + 1 if before else 1, int(now_s))
     return PublishedScores(
         version=version,
         strength=strength,
-        by_gpu=dict(scores.by_gpu),
+        by_gpu=dict(by_gpu),
         neutral_because=scores.neutral_because,
         stopped=stopped,
     )

@@ -1,24 +1,20 @@
 """How far routers may lean now: the outer loop of a run's strength. Pure.
 
 It follows the carbon price below the operator's clamp, slowly, and only with proof that quality
-holds. Invariants: the strength is within [0, clamp]; no change but a way down that quality or the
-operator asks for is larger than the slew limit; over a run the changes sum to no more than
-`variation`, the last way back to 0 included; from `freeze_at` on only quality and the operator move
-it, and scores stay, too; and once quality has stopped it, it is 0 for the rest of the run.
+holds (`quality.py`). Invariants: the strength is within [0, clamp]; no change but a way down that
+quality or the operator asks for is larger than the slew limit; it rises no further than that above
+what was proven; over a run the changes sum to no more than `variation`, the last way back to 0
+included; from `freeze_at` on only quality and the operator move it, and scores stay, too; and once
+quality has stopped it, it is 0 for the rest of the run.
 """
 
 from dataclasses import dataclass
 
+from wattmesh.policies.experts.quality import MOST_GAP
 from wattmesh.policies.experts.tilt import LOAD_CAP
 
 SLEW = 0.05
 """Most that a period adds or takes (docs/experts.md)."""
-
-MOST_GAP = 0.005
-"""Most that leaning may cost: half a percent of the loss."""
-
-WEIGHT = 0.3
-"""Of the newest paired probe in their moving average."""
 
 ROUND_TRIPS = 2.0
 """Ways up to the clamp and back that a run has."""
@@ -36,7 +32,7 @@ class StrengthLimits:
         freeze_at: share of the run's tokens from which on it stays: before its learning rate
             decays.
         slew: per period, which is one count at a save step.
-        gap: most relative difference of the paired probe losses.
+        gap: most that leaning may cost, as a share of the loss.
         load_cap: largest load over the mean at which it still rises.
     """
 
@@ -66,7 +62,9 @@ class StrengthFacts:
     """What is known in a period; None: not known.
 
     Attributes:
-        gap: moving average of (loss with the lean - loss without) / loss without.
+        too_dear: why the paired probes end the lean; "" while they do not.
+        in_doubt: whether they begin to speak against it.
+        proven: the largest strength that they have shown to cost less than it may.
         fresh: whether the run took a paired probe in this period.
         largest_load: of a GPU over the mean, in this period.
         price: grid intensity now over the mean of the hours ahead.
@@ -74,7 +72,9 @@ class StrengthFacts:
         differ: whether the GPUs are known to differ, so that anything leans at all.
     """
 
-    gap: float | None
+    too_dear: str
+    in_doubt: bool
+    proven: float
     fresh: bool
     largest_load: float | None
     price: float | None
@@ -103,29 +103,14 @@ def scores_stay(now: RunStrength, trained: float | None, limits: StrengthLimits)
     return late or now.variation + 3.0 * now.strength > limits.variation
 
 
-def smoothed(before: float | None, gap: float | None) -> float | None:
-    """Add a paired probe to their moving average; what is not known changes nothing.
-
-    A gain counts as `MOST_GAP` at most: else one wild pair would hide losses for dozens of others.
-    """
-    if gap is None:
-        return before
-    gap = max(gap, -MOST_GAP)
-    return gap if before is None else before + WEIGHT * (gap - before)
-
-
 def next_strength(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) -> StrengthStep:
     """Decide the strength of the next period."""
     if now.stopped:
         why = "" if now.strength == 0 else "it was stopped for quality, and stays at 0"
         return StrengthStep(strength=0.0, stopped=True, why=why)
-    if facts.gap is not None and not facts.gap <= limits.gap and now.strength > 0:
-        return StrengthStep(
-            strength=0.0,
-            stopped=True,
-            why=f"the paired probe says that leaning costs {facts.gap:.2%} of the loss, more than "
-            f"{limits.gap:.2%}: it goes back to 0 and stays there",
-        )
+    if facts.too_dear:
+        goes = "it goes back to 0 and stays there" if now.strength > 0 else "it stays at 0"
+        return StrengthStep(strength=0.0, stopped=True, why=f"{facts.too_dear}: {goes}")
     if now.strength > limits.most:
         return StrengthStep(strength=limits.most, stopped=False, why=allowed(limits.most))
     return _followed(now, facts, limits)
@@ -146,7 +131,8 @@ def _followed(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) ->
     wanted = limits.most * min(1.0, max(0.0, facts.price))
     move = max(-limits.slew, min(limits.slew, wanted - now.strength))
     if move > 0:
-        move = min(move, _room(now, limits)) if _may_rise(facts, limits) else 0.0
+        most = min(_room(now, limits), max(0.0, facts.proven + limits.slew - now.strength))
+        move = min(move, most) if _may_rise(facts, limits) else 0.0
     if abs(move) < DEADBAND * limits.slew and wanted != 0.0:
         return stays
     strength = min(limits.most, max(0.0, now.strength + move))
@@ -164,7 +150,7 @@ def _followed(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) ->
 
 def _may_rise(facts: StrengthFacts, limits: StrengthLimits) -> bool:
     """Return whether quality and loads are known to hold."""
-    if not facts.fresh or facts.gap is None or not facts.gap <= limits.gap:
+    if not facts.fresh or facts.in_doubt:
         return False
     return facts.largest_load is not None and facts.largest_load < limits.load_cap
 

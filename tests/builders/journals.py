@@ -44,7 +44,7 @@ def put_back_to_0012(connection: sqlite3.Connection) -> None:
     ):
         connection.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
     connection.execute("DROP VIEW emissions")
-    for name in ("emission_rows", "emission_prices", "ledger_names"):
+    for name in ("emission_rows", "emission_prices", "ledger_names", "expert_learning"):
         connection.execute(f"DROP TABLE {name}")
     connection.execute(str(CreateTable(EMISSIONS).compile(dialect=sqlite.dialect())))
     connection.execute("UPDATE alembic_version SET version_num = '0012'")

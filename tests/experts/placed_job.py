@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from examples.pretrain.config import TrainConfig, preset
-from examples.pretrain.experts import MixtureOfExperts
+from examples.pretrain.experts import MixtureOfExperts, TimedMixtureOfExperts
 from examples.pretrain.train import build_state, probe, train_step
 from tests.hook.tiny import Bomb, Options, Schedule, TinyJob
+from wattmesh.integrations.pytorch.experts.recorder import record_routing
+from wattmesh.integrations.pytorch.experts.router import EnergyRouter
 from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.launch.folder import read_json
 from wattmesh.reconfig.layout import Layout, Ranks
@@ -31,8 +33,8 @@ STEPS_OF = (
 
 
 def config() -> TrainConfig:
-    """What is trained."""
-    base = preset("tiny-moe", dtype="fp64")
+    """What is trained; a job whose routing is recorded has routers of ours."""
+    base = preset("tiny-diffusion-moe" if "RECORDED" in os.environ else "tiny-moe", dtype="fp64")
     model = replace(base.model, layers=LAYERS, experts=EXPERTS, experts_per_token=3)
     return replace(base, model=model)
 
@@ -46,6 +48,7 @@ class PlacedJob(TinyJob):
         self.killed = "KILLED" in os.environ
         self.wrong = os.environ.get("WRONG", "").split(",")
         self.builds = 0
+        self.records = os.environ.get("RECORDED") == "yes"
 
     def build(self, layout: Layout, ranks: Ranks) -> State:
         """The example's state, as it is placed."""
@@ -79,6 +82,9 @@ class PlacedJob(TinyJob):
 
     def train(self, session: Session) -> float:
         """One step of the example."""
+        if self.records:
+            self.records = False
+            record_routing(session, routers_of, tokens=64, every_s=0.0)
         state = session.state
         state.parts.trained = True
         metrics = train_step(state)
@@ -101,6 +107,12 @@ class PlacedJob(TinyJob):
         super()._note(session, loss)
         if session.leads:
             self._write("placed", {"step": session.position.step, "as": _placed(session)})
+
+
+def routers_of(state: State) -> list[EnergyRouter]:
+    """The routers of a state, in the order of their layers."""
+    modules = (each for module in state.modules for each in module.modules())
+    return [each.energy_router for each in modules if isinstance(each, TimedMixtureOfExperts)]
 
 
 def at_step(number: int) -> int:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -26,6 +26,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBl
 from tests.experts.standing import Standing
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.experts.huggingface import HuggingFaceRouters
+from wattmesh.integrations.pytorch.experts.paired_probe import paired_probe
 from wattmesh.integrations.pytorch.experts.recorder import record_routing
 from wattmesh.integrations.pytorch.experts.router import RouterMode
 from wattmesh.reconfig.layout import Layout
@@ -277,3 +278,53 @@ def test_what_gates_choose_can_be_recorded(tmp_path: Path, kind: str) -> None:
     assert recorded["experts"] == EXPERTS
     assert recorded["chosen"] == chosen
     assert chosen[0] != chosen[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", [RouterMode.SOFT, RouterMode.TILT, RouterMode.DUAL])
+def test_a_pair_is_the_leaning_block_and_the_untouched_one_to_the_bit(
+    kind: str, mode: RouterMode
+) -> None:
+    """By the blocks' own classes; afterwards it leans as before. Without a lean both are one."""
+    hooked, plain, x = block(kind), block(kind), batch(4)
+
+    @torch.no_grad()
+    def loss(model: nn.Module) -> float:
+        return float(model(x).square().mean())
+
+    routers = HuggingFaceRouters([hooked], mode=mode, bias_rate=0.1)
+    measure = paired_probe(lambda _: loss(hooked), lambda _: [routers])
+    state: Any = None
+    untouched = loss(plain)
+    assert measure(state) == (untouched, untouched)
+    routers.set_costs(COSTS, 0.5)
+    for _ in range(5):
+        hooked(batch(3))
+        routers.rebalance(routers.counts())
+    before = {name: each.clone() for name, each in hooked.state_dict().items()}
+    counts, leaning = routers.counts(), loss(hooked)
+    assert measure(state) == (leaning, untouched)
+    assert leaning != untouched
+    assert loss(hooked) == leaning
+    assert torch.equal(routers.counts(), counts)
+    after = hooked.state_dict()
+    assert all(torch.equal(each, after[name]) for name, each in before.items())
+
+
+def test_a_pair_of_a_whole_model_is_measured(caplog: pytest.LogCaptureFixture) -> None:
+    """Mixtral's two layers, where the second one sees what the first one made."""
+    torch.manual_seed(0)
+    model: Any = MixtralForCausalLM(MixtralConfig(**COMMON, num_local_experts=EXPERTS))
+    model.eval()
+    tokens = torch.arange(32)[None] % 64
+
+    def probe(_: Any) -> float:
+        return float(model(input_ids=tokens, labels=tokens).loss.detach())
+
+    routers = HuggingFaceRouters([model], mode=RouterMode.SOFT)
+    untouched, state = probe(None), cast(Any, None)
+    routers.set_costs(COSTS, 2.0)
+    leaning, plain = paired_probe(probe, lambda _: [routers])(state) or (0.0, 0.0)
+    assert plain == untouched
+    assert leaning == probe(None) != plain
+    assert caplog.text == ""

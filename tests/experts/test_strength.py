@@ -14,18 +14,28 @@ from wattmesh.policies.experts.strength import (
     StrengthLimits,
     StrengthStep,
     next_strength,
-    smoothed,
 )
 
 Rule = Callable[[RunStrength, StrengthFacts, StrengthLimits], StrengthStep]
 LIMITS = StrengthLimits(most=0.2, freeze_at=0.8)
-GOOD = StrengthFacts(gap=0.0, fresh=True, largest_load=1.0, price=1.0, trained=0.1, differ=True)
+GOOD = StrengthFacts(
+    too_dear="",
+    in_doubt=False,
+    proven=0.2,
+    fresh=True,
+    largest_load=1.0,
+    price=1.0,
+    trained=0.1,
+    differ=True,
+)
 BEGIN = RunStrength(strength=0.0, variation=0.0, stopped=False)
 
-unknown_or = st.one_of(st.none(), st.floats(-0.02, 0.02))
+too_dear = st.sampled_from(["", "", "", "", "", "it costs too much"])
 Facts = st.builds(
     StrengthFacts,
-    gap=unknown_or,
+    too_dear=too_dear,
+    in_doubt=st.booleans(),
+    proven=st.floats(0.0, 0.2),
     fresh=st.booleans(),
     largest_load=st.one_of(st.none(), st.floats(1.0, 1.4)),
     price=st.one_of(st.none(), st.floats(-0.5, 3.0)),
@@ -33,10 +43,10 @@ Facts = st.builds(
     differ=st.booleans(),
 )
 MostlyGood = st.builds(
-    lambda price, load, gap: replace(GOOD, price=price, largest_load=load, gap=gap),
+    lambda price, load, proven: replace(GOOD, price=price, largest_load=load, proven=proven),
     st.floats(0.0, 2.0),
     st.floats(1.0, 1.2),
-    st.floats(-0.01, 0.0052),
+    st.floats(0.0, 0.2),
 )
 Runs = st.one_of(st.lists(MostlyGood, max_size=60), st.lists(Facts, max_size=60))
 
@@ -74,10 +84,10 @@ def broken(periods: Sequence[Period], limits: StrengthLimits = LIMITS) -> set[st
         before, after, facts = each.now.strength, each.step.strength, each.facts
         change = after - before
         spent += abs(change)
-        tripped = facts.gap is not None and facts.gap > limits.gap and before > 0
+        tripped = facts.too_dear != ""
         late = facts.trained is None or facts.trained >= limits.freeze_at
         loaded = facts.largest_load is None or facts.largest_load >= limits.load_cap
-        unproven = not facts.fresh or facts.gap is None
+        unproven = not facts.fresh or facts.in_doubt or after > facts.proven + limits.slew + 1e-12
         unknown = not facts.differ or facts.price is None
         too_far = abs(change) > limits.slew + 1e-12
         checks = {
@@ -90,7 +100,7 @@ def broken(periods: Sequence[Period], limits: StrengthLimits = LIMITS) -> set[st
             "load cap": loaded and change > 0,
             "proof": unproven and change > 0,
             "unknown": unknown and change != 0 and not tripped,
-            "why": bool(each.step.why) != (change != 0),
+            "why": bool(each.step.why) != (change != 0 or each.step.stopped > each.now.stopped),
         }
         found |= {name for name, wrong in checks.items() if wrong}
         stopped = stopped or each.step.stopped
@@ -109,11 +119,11 @@ STORIES: dict[str, list[StrengthFacts]] = {
     "clamp": [replace(GOOD, price=2.5)] * 9,
     "slew": [GOOD] * 4,
     "variation": ([UP] * 5 + [DOWN] * 5) * 8,
-    "guard": [GOOD, GOOD, replace(GOOD, gap=0.006)],
-    "stays stopped": [GOOD, replace(GOOD, gap=0.006), GOOD, GOOD],
+    "guard": [GOOD, GOOD, replace(GOOD, too_dear="it costs too much")],
+    "stays stopped": [GOOD, replace(GOOD, too_dear="it costs too much"), GOOD, GOOD],
     "frozen": [GOOD, replace(GOOD, trained=0.85), replace(GOOD, trained=0.9)],
     "load cap": [replace(GOOD, largest_load=1.3)] * 2,
-    "proof": [replace(GOOD, fresh=False)] * 2,
+    "proof": [replace(GOOD, proven=0.0)] * 2,
     "unknown": [GOOD, replace(GOOD, differ=False)],
     "why": [GOOD],
 }
@@ -130,10 +140,10 @@ def twin(bound: str) -> Rule:
         if bound == "stays stopped":
             return next_strength(replace(now, stopped=False), facts, limits)
         lies: dict[str, StrengthFacts] = {
-            "guard": replace(facts, gap=0.0),
+            "guard": replace(facts, too_dear=""),
             "frozen": replace(facts, trained=0.1),
             "load cap": replace(facts, largest_load=1.0),
-            "proof": replace(facts, fresh=True),
+            "proof": replace(facts, fresh=True, in_doubt=False, proven=0.2),
             "unknown": replace(facts, differ=True),
         }
         loose = {"clamp": replace(limits, most=0.4), "slew": replace(limits, slew=0.2)}
@@ -196,26 +206,19 @@ def test_the_operators_clamp_counts_at_once_and_0_is_off() -> None:
     assert not any(each.step.why for each in run([GOOD] * 5, off))
 
 
-def test_paired_probes_are_averaged_and_a_missing_one_changes_nothing() -> None:
-    """The first counts whole; a spike of one probe moves the average by a third of it."""
-    assert smoothed(None, None) is None
-    assert smoothed(None, 0.004) == 0.004
-    assert smoothed(0.001, None) == 0.001
-    assert smoothed(0.0, 0.01) == pytest.approx(0.003)
+def test_it_rises_a_step_above_what_was_proven_and_not_while_in_doubt() -> None:
+    """From 0.1 proven to 0.15; from 0 a step without any proof, so that there is one to come."""
+    known = replace(GOOD, proven=0.1)
+    now = RunStrength(strength=0.1, variation=0.1, stopped=False)
+    assert next_strength(now, known, LIMITS).strength == pytest.approx(0.15)
+    assert next_strength(replace(now, strength=0.15), known, LIMITS).strength == 0.15
+    assert next_strength(now, replace(known, in_doubt=True), LIMITS).strength == 0.1
+    assert next_strength(BEGIN, replace(known, proven=0.0), LIMITS).strength == 0.05
+    falls = replace(known, price=0.0, proven=0.0, in_doubt=True)
+    assert next_strength(now, falls, LIMITS).strength == pytest.approx(0.05)
 
 
-def test_a_gap_that_is_no_number_is_no_proof_of_quality() -> None:
-    """It stops what leans, and lets nothing rise."""
-    leaning = RunStrength(strength=0.1, variation=0.1, stopped=False)
-    odd = replace(GOOD, gap=float("nan"))
-    assert next_strength(leaning, odd, LIMITS).stopped
-    assert next_strength(BEGIN, odd, LIMITS).strength == 0.0
-
-
-def test_one_lucky_pair_does_not_hide_losses() -> None:
-    """A plain loss that was wild once: pairs that are 2 % worse trip the guard within three."""
-    average = smoothed(0.001, -1e6)
-    for _ in range(3):
-        average = smoothed(average, 0.02)
-    assert average is not None
-    assert average > LIMITS.gap
+def test_what_is_too_dear_stops_a_run_that_leans_no_more_too() -> None:
+    """The last pair of a lean may be heard after its end: it never comes back, and says why."""
+    step = next_strength(BEGIN, replace(GOOD, too_dear="it costs too much"), LIMITS)
+    assert step == StrengthStep(strength=0.0, stopped=True, why="it costs too much: it stays at 0")

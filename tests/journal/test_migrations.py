@@ -72,7 +72,7 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
         for name in (
             *("clock_marks", "reopened_periods", "identity", "ledger_changes", "schema_floor"),
             *("node_devices", "node_tokens", "run_nodes", "exogenous_points"),
-            *("emission_rows", "emission_prices", "ledger_names"),
+            *("emission_rows", "emission_prices", "ledger_names", "expert_learning"),
         ):
             connection.exec_driver_sql(f"DROP TABLE {name}")
         for name in ("switches", "transitions"):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.pytorch.experts.paired_probe import paired_probe
 from wattmesh.integrations.pytorch.experts.router import load_factors
 from wattmesh.integrations.pytorch.experts.tilted_counts import TiltedCounts
 
@@ -54,7 +55,7 @@ class Block(nn.Module):
 
     moe_enabled = True
 
-    def __init__(self) -> None:
+    def __init__(self, **limits: int) -> None:
         """Make the real mixture."""
         super().__init__()
         self.moe = MoE.Config(
@@ -64,6 +65,7 @@ class Block(nn.Module):
                 num_experts=EXPERTS,
                 gate=Linear.Config(in_features=DIM, out_features=EXPERTS),
                 top_k=1,
+                **limits,
             ),
             routed_experts=RoutedExperts.Config(
                 inner_experts=GroupedExperts.Config(dim=DIM, hidden_dim=16, num_experts=EXPERTS),
@@ -75,11 +77,11 @@ class Block(nn.Module):
 class Part(nn.Module):
     """A pipeline stage's part of a model."""
 
-    def __init__(self, layers: int = 1) -> None:
+    def __init__(self, layers: int = 1, **limits: int) -> None:
         """Make its layers."""
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.ModuleDict({str(at): Block() for at in range(layers)})
+        self.layers = nn.ModuleDict({str(at): Block(**limits) for at in range(layers)})
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.3)
 
@@ -139,3 +141,72 @@ def test_a_model_without_such_blocks_is_refused() -> None:
     """Before training begins."""
     with pytest.raises(InputInvalid, match="no block of this model"):
         TiltedCounts([nn.Linear(2, 2)])
+
+
+def leaning(part: Part, shift: float = 0.05) -> TiltedCounts:
+    """Lean a mixture by its bias, as a hundred steps would."""
+    tilted = TiltedCounts([part])
+    assert tilted.set_costs(COSTS, 0.1) == ""
+    part.moe.expert_bias_E.copy_(torch.tensor([shift, shift, -shift, -shift]))
+    return tilted
+
+
+@pytest.mark.parametrize("limits", [{}, {"num_expert_groups": 2, "num_limited_groups": 1}])
+def test_a_pair_is_measured_with_its_bias_and_with_one_that_does_not_lean(
+    limits: dict[str, int],
+) -> None:
+    """By torchtitan's router: loads of the plain probe are those of the other over the factors."""
+    part, draw = Part(**limits), torch.Generator().manual_seed(5)
+    x, loads = torch.randn(1, 4096, DIM, generator=draw), list[Tensor]()
+
+    def probe(_: Any) -> float:
+        before = part.moe.tokens_per_expert_E.clone()
+        y = part.moe(x)
+        loads.append(part.moe.tokens_per_expert_E - before)
+        return float(y.detach().square().mean())
+
+    tilted, state = leaning(part), cast(Any, None)
+    before = {name: each.clone() for name, each in part.state_dict().items()}
+    measure = paired_probe(probe, lambda _: [tilted])
+    leans, plain = measure(state) or (0.0, 0.0)
+    assert leans != plain
+    factors = torch.tensor(load_factors(COSTS, 0.1, 1.15))
+    wanted = loads[0] / factors
+    wanted *= loads[0].sum() / wanted.sum()
+    assert float((loads[1] - wanted).abs().max() / loads[1].mean()) < 0.03
+    assert float((loads[0] - wanted).abs().max() / loads[1].mean()) > 0.05
+    after = part.state_dict()
+    assert all(torch.equal(each, after[name]) for name, each in before.items())
+    assert probe(None) == leans
+    tilted.set_costs((0.0,) * EXPERTS, 0.1)
+    assert measure(state) == (leans, leans)
+
+
+class Around(nn.Module):
+    """What is compiled with a router in it."""
+
+    def __init__(self, moe: Any) -> None:
+        """Keep the mixture."""
+        super().__init__()
+        self.moe = moe
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Ask its router."""
+        scores: Tensor = self.moe.router(x, self.moe.expert_bias_E)[0]
+        return scores
+
+
+def test_a_compiled_mixture_gives_no_pair(caplog: pytest.LogCaptureFixture) -> None:
+    """Its router was compiled before: nobody sees what it chose."""
+    part = Part()
+    tilted = leaning(part)
+    compiled: Any = torch.compile(Around(part.moe), backend="eager")
+    x = torch.randn(1, 64, DIM)
+
+    def probe(_: Any) -> float:
+        return float(compiled(x).detach().sum())
+
+    with torch.no_grad():
+        probe(None)
+    assert paired_probe(probe, lambda _: [tilted])(cast(Any, None)) is None
+    assert "was not seen to choose" in caplog.text

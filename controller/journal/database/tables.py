@@ -562,6 +562,15 @@ EVENTS = Table(
     Column("detail", Text, nullable=False),
 )
 
+EXPERT_LEARNING = Table(
+    "expert_learning",
+    METADATA,
+    Column("run", String(64), primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+)
+"""By run, what was learned of its expert costs; see `runs/expert_learning.py`."""
+
 FREEZE = Table(
     "freeze_all",
     METADATA,

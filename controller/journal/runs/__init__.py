@@ -3,6 +3,7 @@
 The map:
     admission.py         who may register a run and speak for it, and how it ends
     doubtful_runs.py     runs that began while the wall clock was in doubt
+    expert_learning.py   what was learned of expert costs, kept over a restart
     frozen_catalogue.py  a run's catalogue, as it was at registration
     introduced.py        what a registration writes into a run's row (pure)
     liveness.py          the newest sign of life of each run, in memory

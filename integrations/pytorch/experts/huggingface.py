@@ -12,6 +12,7 @@ Shape suffixes: L mixtures of the model, N tokens, X experts, P experts per toke
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -97,6 +98,20 @@ class HuggingFaceRouters:
     def gates(self) -> tuple[Any, ...]:
         """The gates, in the order of their layers."""
         return tuple(self._gates)
+
+    @property
+    def leans(self) -> bool:
+        """Whether any gate is answered for now."""
+        return self._leaning_now()
+
+    @contextmanager
+    def upright(self) -> Iterator[None]:
+        """Give back what the gates say in the block: the model as it is without us."""
+        self._leans = False
+        try:
+            yield
+        finally:
+            self._leans = None
 
     def set_costs(self, costs: Sequence[float], strength: float) -> str:
         """Take costs as `EnergyRouter.set_costs` does; without a lean, biases are 0 again."""

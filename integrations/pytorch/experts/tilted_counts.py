@@ -37,6 +37,11 @@ class TiltedCounts:
         if not self._blocks:
             raise InputInvalid("no block of this model balances its experts by expert_bias_E")
 
+    @property
+    def tilted(self) -> tuple[tuple[Any, Tensor], ...]:
+        """The blocks that lean now, by layer, and the factors of their loads."""
+        return tuple((self._blocks[at], factors) for at, factors in self._factors.items())
+
     def set_costs(self, costs: Sequence[float], strength: float) -> str:
         """Take costs as `EnergyRouter.set_costs` does, one for each expert of every block."""
         experts = len(self._blocks[0].tokens_per_expert_E)

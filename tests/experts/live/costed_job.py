@@ -61,6 +61,7 @@ class CostedJob:
         self.out = Path(os.environ["OUT"])
         self.asks: bool = json.loads(os.environ["ASKS"])
         self.steps = int(os.environ.get("STEPS", STEPS))
+        self.every = int(os.environ.get("SAVE_EVERY", EVERY))
         self.awaited: dict[str, int | str] = json.loads(os.environ.get("AWAITED", "{}"))
         self.told: list[Any] = []
         self.worse_from = int(os.environ.get("WORSE_FROM", "0"))
@@ -104,7 +105,7 @@ class CostedJob:
             probe=self.probe,
             layout=Layout(dp_replicate=2),
             checkpoint_dir=self.out.parent / "ck",
-            boundary_every=EVERY,
+            boundary_every=self.every,
             tokens_total=self.steps * 64,
             gpu_uuid=GPUS[self.rank],
             deadlines=Deadlines(leave_s=5.0),

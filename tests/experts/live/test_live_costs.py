@@ -61,6 +61,7 @@ class World:
                 ),
             )
         )
+        served.experts.turn()
 
     def act(self, *, strength: float, mode: Mode = Mode.ACT) -> None:
         """Let the settings say how far routers may lean."""

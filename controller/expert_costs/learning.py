@@ -1,0 +1,89 @@
+"""What the learner holds of one run, and what of it goes into the journal and comes back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wattmesh.controller.expert_costs.kept import KeptLearning
+from wattmesh.controller.expert_costs.strength import StrengthLoop
+from wattmesh.policies.experts.costs import OfflineSweep
+from wattmesh.policies.experts.live_spans import RunCosts, RunCount
+from wattmesh.policies.experts.published import Telling
+from wattmesh.policies.experts.strength import StrengthStep
+
+UNKNOWN_AGE_S = 1e9
+
+
+@dataclass(slots=True)
+class Learning:
+    """What the learner holds of one run. `held_at_s`: monotonic; when it last knew it to hold.
+
+    Attributes:
+        loop: of its strength, and `step` what that last said; None: nothing yet.
+        launch, seq: of the newest count that was learned from.
+        kept: whether the journal has all of it.
+    """
+
+    costs: RunCosts = field(default_factory=RunCosts)
+    telling: Telling = field(default_factory=Telling)
+    held_at_s: float = 0.0
+    loop: StrengthLoop = field(default_factory=StrengthLoop)
+    step: StrengthStep | None = None
+    launch: str = ""
+    seq: int = 0
+    kept: bool = True
+
+    def is_new(self, count: RunCount) -> bool:
+        """Note a count; return whether it was not learned from yet, by this daemon or another."""
+        if count.launch == self.launch and count.seq <= self.seq:
+            return False
+        self.launch, self.seq, self.kept = count.launch, count.seq, False
+        return True
+
+    def to_keep(
+        self, telling: Telling, sweeps: Mapping[str, OfflineSweep], now_s: float, monotonic_s: float
+    ) -> KeptLearning:
+        """Give what is kept, with what is about to be told.
+
+        Args:
+            telling: in the place of what is told now.
+            sweeps: by GPU, of the settings.
+            now_s: wall time.
+            monotonic_s: the same moment by the clock of `held_at_s`.
+        """
+        return KeptLearning(
+            costs=self.costs,
+            telling=telling,
+            quality=self.loop.quality,
+            before=self.loop.before,
+            step=self.step,
+            launch=self.launch,
+            seq=self.seq,
+            held_at_s=now_s - (monotonic_s - self.held_at_s),
+            sweeps=sweeps,
+        )
+
+
+def taken_up(
+    kept: KeptLearning, sweeps: Mapping[str, OfflineSweep], now_s: float, monotonic_s: float
+) -> tuple[Learning, str]:
+    """Go on from what was kept; say what of it is learned anew, "" where nothing is.
+
+    What is told stays in any case. Settings that name another sweep make the costs of the run
+    unknown, all together: of half of a group nothing can be said.
+    """
+    changed = [gpu for gpu, sweep in sweeps.items() if kept.sweeps.get(gpu) != sweep]
+    age_s = now_s - kept.held_at_s
+    learning = Learning(
+        costs=RunCosts(before=kept.costs.before) if changed else kept.costs,
+        telling=kept.telling,
+        # Wall time that went back says nothing of how long ago it was.
+        held_at_s=monotonic_s - (age_s if age_s >= 0 else UNKNOWN_AGE_S),
+        loop=StrengthLoop(quality=kept.quality, before=kept.before),
+        step=kept.step,
+        launch=kept.launch,
+        seq=kept.seq,
+    )
+    if not changed:
+        return learning, ""
+    gpus = "a GPU" if len(changed) == 1 else f"{len(changed)} GPUs"
+    return learning, f"the settings name another sweep of {gpus}"
