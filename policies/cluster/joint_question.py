@@ -17,6 +17,7 @@ from wattmesh.policies.decision import Observation, RoomStep, RunView
 from wattmesh.policies.planner.mpc import Question, question
 from wattmesh.policies.planner.options import Transitions
 from wattmesh.policies.planner.problem import Option
+from wattmesh.policies.shared_grid import SharedGrid
 
 EARLY_S = 1e-3
 """Seconds by which two borders may differ."""
@@ -112,7 +113,8 @@ def joint_question(
         return None
     far = FAR_OF_MANY if len(seen.runs) > MANY else FAR
     able = [run for run in seen.runs if not run.unreadable and may_plan(run)]
-    asked = {run.run: question(seen, run, far=far) for run in able}
+    grid = SharedGrid(seen)
+    asked = {run.run: question(seen, run, far=far, grid=grid) for run in able}
     known = {run: each for run, each in asked.items() if each is not None}
     if len(known) < 2:
         return None

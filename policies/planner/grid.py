@@ -7,6 +7,7 @@ Invariant: slots follow each other without a gap over the time of those given, a
 intensity.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -18,8 +19,28 @@ FINE, COARSE = timedelta(minutes=15), timedelta(hours=2)
 """Least length of the slots that begin until NEAR from now, and after."""
 
 
+class JoinedSlots:
+    """Joins slots into one, and gives the same one when the same slots are joined again."""
+
+    def __init__(self) -> None:
+        """Nothing is joined yet."""
+        self._known: dict[tuple[int, int], tuple[IntensitySlot, IntensitySlot, IntensitySlot]] = {}
+
+    def one(self, slots: Sequence[IntensitySlot]) -> IntensitySlot:
+        """Join slots that follow each other; between the same two there are always the same."""
+        first, last = slots[0], slots[-1]
+        # Objects that are kept: no other one has their id.
+        key = (id(first), id(last))
+        if key not in self._known:
+            self._known[key] = (first, last, _one(slots))
+        return self._known[key][2]
+
+
 def mixed(
-    slots: Sequence[IntensitySlot], now: datetime, fine: timedelta = FINE
+    slots: Sequence[IntensitySlot],
+    now: datetime,
+    fine: timedelta = FINE,
+    joined: JoinedSlots | None = None,
 ) -> tuple[IntensitySlot, ...]:
     """Join slots until each is long enough; the last one may be shorter.
 
@@ -27,32 +48,44 @@ def mixed(
         slots: without gaps.
         now: aware.
         fine: least length of the early ones.
+        joined: what was joined for other runs.
     """
-    early = [slot for slot in slots if slot.start < now + NEAR]
-    return (*_coarser(early, fine), *_coarser(slots[len(early) :], COARSE))
+    joined = joined or JoinedSlots()
+    near = bisect_left(slots, now + NEAR, key=_start)
+    return (*_coarser(slots[:near], fine, joined), *_coarser(slots[near:], COARSE, joined))
 
 
 def coarser_far(
-    slots: Sequence[IntensitySlot], now: datetime, far: Sequence[tuple[timedelta, timedelta]]
+    slots: Sequence[IntensitySlot],
+    now: datetime,
+    far: Sequence[tuple[timedelta, timedelta]],
+    joined: JoinedSlots | None = None,
 ) -> tuple[IntensitySlot, ...]:
     """Join slots that begin so far ahead until each has at least the length that goes with it."""
+    joined = joined or JoinedSlots()
     for ahead, least in far:
-        early = [slot for slot in slots if slot.start < now + ahead]
-        slots = (*early, *_coarser(slots[len(early) :], least))
+        near = bisect_left(slots, now + ahead, key=_start)
+        slots = (*slots[:near], *_coarser(slots[near:], least, joined))
     return tuple(slots)
 
 
-def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[IntensitySlot]:
+def _start(slot: IntensitySlot) -> datetime:
+    return slot.start
+
+
+def _coarser(
+    slots: Sequence[IntensitySlot], least: timedelta, joined: JoinedSlots
+) -> list[IntensitySlot]:
     """Join slots until each is at least `least` long."""
     kept: list[IntensitySlot] = []
     group: list[IntensitySlot] = []
     for slot in slots:
         group.append(slot)
         if slot.end - group[0].start >= least:
-            kept.append(_one(group))
+            kept.append(joined.one(group))
             group = []
     if group:
-        kept.append(_one(group))
+        kept.append(joined.one(group))
     return kept
 
 
