@@ -107,14 +107,18 @@ def joint_question(
 
     Args:
         seen: what the cycle saw.
-        may_plan: whether a plan of a run's own could be asked for.
+        may_plan: whether a plan of a run's own could be asked for; called just before its part of
+            the question is worked out.
     """
     if seen.cap is None and not any(each.caps_ahead for each in seen.runs):
         return None
     far = FAR_OF_MANY if len(seen.runs) > MANY else FAR
-    able = [run for run in seen.runs if not run.unreadable and may_plan(run)]
     grid = SharedGrid(seen)
-    asked = {run.run: question(seen, run, far=far, grid=grid) for run in able}
+    asked = {
+        run.run: question(seen, run, far=far, grid=grid)
+        for run in seen.runs
+        if not run.unreadable and may_plan(run)
+    }
     known = {run: each for run, each in asked.items() if each is not None}
     if len(known) < 2:
         return None
