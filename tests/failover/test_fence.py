@@ -130,7 +130,8 @@ def test_a_poll_that_was_stopped_by_a_signal_stores_nothing(
     for folder in folders:
         folder.mkdir()
     url = f"{folders[0]}/journal.db"
-    with HeldServer().serving() as grid:
+    grid = HeldServer()
+    with grid.serving():
         signals = NESO.format(base=grid.base("neso"))
         module = "wattmesh.controller.daemon" if fenced else unfenced.__name__
         with daemon(folders[0], signals, module=module) as one:

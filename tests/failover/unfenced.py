@@ -10,8 +10,8 @@ from wattmesh.controller.daemon.fence import Fence
 log = logging.getLogger("wattmesh.unfenced")
 
 
-def _open(_: Fence, name: str, turn: Callable[[], None]) -> Callable[[], None]:
-    """Say when a turn has ended."""
+def _open(self: Fence, name: str, turn: Callable[[], None]) -> Callable[[], None]:
+    """Say when a turn has ended; `self` has no say."""
 
     def turned() -> None:
         turn()

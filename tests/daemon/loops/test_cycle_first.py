@@ -28,7 +28,7 @@ def made(work: Callable[[CycleFirst], None], first: CycleFirst) -> threading.Thr
 def test_nothing_is_computed_while_a_turn_is_in_progress(*, gives_way: bool) -> None:
     """The pieces that are done within the turn are seen; after it all are done."""
     first, done, begun = CycleFirst(), list[int](), threading.Event()
-    way = first.giving_way(PATIENT_S) if gives_way else lambda: None
+    way: Callable[[], object] = first.giving_way(PATIENT_S) if gives_way else int
 
     def work(_: CycleFirst) -> None:
         begun.set()

@@ -67,6 +67,21 @@ def hull() -> Hull:
     return lower_hull(FOUR, FOUR.points, 4)
 
 
+@given(st.data())
+@settings(max_examples=60)
+def test_any_part_of_the_slots_has_the_price_that_it_has_alone(data: st.DataObject) -> None:
+    """Whichever slots it begins and ends in, cut or whole, and however much there is to do."""
+    values = data.draw(st.lists(GRAMS, min_size=1, max_size=20))
+    grid = slots(values)
+    shared = SharedSteps(grid)
+    for _ in range(3):
+        start, end = sorted(data.draw(st.floats(0.0, len(values))) for _ in range(2))
+        part = between(grid, NOW + timedelta(hours=start), NOW + timedelta(hours=end))
+        seconds = sum((each.end - each.start).total_seconds() for each in part)
+        tokens = data.draw(st.floats(0.1, 1.01)) * seconds * FOUR.points[-1].tokens_per_s
+        assert fill(hull(), part, tokens, shared) == fill(hull(), part, tokens)
+
+
 def test_steps_of_other_slots_are_not_taken_for_these() -> None:
     """Slots of the same times but with other values are no part of those that are shared."""
     shared = SharedSteps(slots([100.0, 300.0, 50.0, 200.0, 90.0]))
