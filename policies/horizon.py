@@ -157,3 +157,39 @@ def mean_by_time(slots: Sequence[IntensitySlot], values: Sequence[float]) -> flo
     weights = [(slot.end - slot.start).total_seconds() for slot in slots]
     weighted = sum(weight * value for weight, value in zip(weights, values, strict=True))
     return weighted / sum(weights)
+
+
+class JoinedSlots:
+    """Joins slots into one, and gives the same one when the same slots are joined again."""
+
+    def __init__(self) -> None:
+        """Nothing is joined yet."""
+        self._known: dict[tuple[int, int], tuple[IntensitySlot, IntensitySlot, IntensitySlot]] = {}
+
+    def one(self, slots: Sequence[IntensitySlot]) -> IntensitySlot:
+        """Join slots that follow each other; between the same two there are always the same."""
+        first, last = slots[0], slots[-1]
+        # Objects that are kept: no other one has their id.
+        key = (id(first), id(last))
+        if key not in self._known:
+            self._known[key] = (first, last, _one(slots))
+        return self._known[key][2]
+
+
+def _one(slots: Sequence[IntensitySlot]) -> IntensitySlot:
+    """Join slots into one; it has quantiles where all of them have."""
+    if len(slots) == 1:
+        return slots[0]
+    return IntensitySlot(
+        start=slots[0].start,
+        end=slots[-1].end,
+        g_per_kwh=mean_g_per_kwh(slots),
+        low_g_per_kwh=_mean(slots, [slot.low_g_per_kwh for slot in slots]),
+        high_g_per_kwh=_mean(slots, [slot.high_g_per_kwh for slot in slots]),
+    )
+
+
+def _mean(slots: Sequence[IntensitySlot], values: Sequence[float | None]) -> float | None:
+    """Mean by time; None where a value is not known."""
+    known = [each for each in values if each is not None]
+    return mean_by_time(slots, known) if len(known) == len(values) else None

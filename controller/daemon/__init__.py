@@ -2,7 +2,7 @@
 
 The map:
     __main__.py     the process: signals, reload, and what systemd is told
-    fence.py        what a stopped daemon had begun is not written once another leads
+    epoch_fence.py  what a stopped daemon had begun is not written once another leads
     lease.py        one daemon leads, the others stand by
     loop_bodies.py  one turn of each loop and job
     metering.py     reads and books the devices of one machine; agents use it too

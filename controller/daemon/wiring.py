@@ -26,7 +26,7 @@ from wattmesh.controller.cycle.cycle import Cycle
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.cycle.observe import JournalObserver
-from wattmesh.controller.daemon.fence import Fence
+from wattmesh.controller.daemon.epoch_fence import EpochFence
 from wattmesh.controller.daemon.lease import Lease, holder_name
 from wattmesh.controller.daemon.loop_bodies import (
     CycleDuty,
@@ -177,7 +177,7 @@ class Parts:
             liveness=self.journal.runs.liveness,
             simulated=self._planner is None,
         )
-        self._fence = Fence(self.journal.leadership, loop_facts)
+        self._fence = EpochFence(self.journal.leadership, loop_facts)
         self.journal.runs.liveness.pace(settings.loops.live_s, settings.loops.waking_s)
         if self._planner is not None:
             loop_facts.planning = self._planner.planning

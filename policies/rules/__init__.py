@@ -11,6 +11,5 @@ The map:
     outlook.py    hull, plan and price from a run's present point
     price.py      the carbon price of a token: exact least grams, bound, schedule
     reasons.py    the sentences of the policy that saves grams
-    shared_steps.py  what the price rule works out once for all runs over the same slots
     suspend.py    puts a run to sleep, and says when its alarm wakes it
 """

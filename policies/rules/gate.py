@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from wattmesh.policies.horizon import between
 from wattmesh.policies.hull import Hull
 from wattmesh.policies.rules.price import PriceSolution, fill
-from wattmesh.policies.rules.shared_steps import SharedSteps
+from wattmesh.policies.shared_grid import SharedSteps
 from wattmesh.telemetry.readings import J_PER_KWH
 
 EQUAL = 1e-9

@@ -14,8 +14,8 @@ from wattmesh.policies.horizon import Horizon, between, mean_g_per_kwh
 from wattmesh.policies.hull import Hull, Vertex, lower_hull
 from wattmesh.policies.rules.gate import SpeedPower, SwitchEstimate, better_g_per_s, flip_g_per_kwh
 from wattmesh.policies.rules.price import PriceSolution, fill
-from wattmesh.policies.rules.shared_steps import SharedSteps
 from wattmesh.policies.run_context import RunContext
+from wattmesh.policies.shared_grid import SharedSteps
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 
 

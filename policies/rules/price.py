@@ -9,7 +9,7 @@ running at all. The price mu is that of the dearest step taken.
 
 One pass tries all slots of completion: with one more slot to run in mu can only fall, so a step
 once given up never comes back (each is pushed and popped at most once: O(T K log T)). What runs
-with the same points and slots have in common is worked out once (`shared_steps.py`).
+with the same points and slots have in common is worked out once (`policies/shared_grid.py`).
 
 Invariant: `bound_g` is a lower bound on the grams of *every* schedule that trains the tokens by
 the end, switching or not, under these intensities, and some schedule reaches it.
@@ -22,7 +22,7 @@ from math import inf
 
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.hull import Hull
-from wattmesh.policies.rules.shared_steps import (
+from wattmesh.policies.shared_grid import (
     STEP_UP,
     Entry,
     SharedSteps,

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Callable
 
 from wattmesh.controller.daemon import __main__ as process
-from wattmesh.controller.daemon.fence import Fence
+from wattmesh.controller.daemon.epoch_fence import EpochFence
 
 log = logging.getLogger("wattmesh.unfenced")
 
 
-def _open(self: Fence, name: str, turn: Callable[[], None]) -> Callable[[], None]:
+def _open(self: EpochFence, name: str, turn: Callable[[], None]) -> Callable[[], None]:
     """Say when a turn has ended; `self` has no say."""
 
     def turned() -> None:
@@ -22,5 +22,5 @@ def _open(self: Fence, name: str, turn: Callable[[], None]) -> Callable[[], None
 
 
 if __name__ == "__main__":
-    Fence.of = _open  # type: ignore[method-assign]
+    EpochFence.of = _open  # type: ignore[method-assign]
     sys.exit(process.main())

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from tests.builders.observations import NOW, PAIR, measured, observation, run, slots
 from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import Climatology, Observation, PolicySettings
-from wattmesh.policies.horizon import between
+from wattmesh.policies.horizon import JoinedSlots, between
 from wattmesh.policies.hull import Hull, lower_hull
-from wattmesh.policies.planner.grid import JoinedSlots, mixed
+from wattmesh.policies.planner.grid import mixed
 from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.rules.price import fill
-from wattmesh.policies.rules.shared_steps import SharedSteps
-from wattmesh.policies.shared_grid import SharedGrid
+from wattmesh.policies.shared_grid import SharedGrid, SharedSteps
 
 FOUR = catalogue(*(point(f"p{n}", 4, 400.0 + 200 * n, 700.0 + 90 * n**2) for n in range(1, 5)))
 USUAL = Climatology(hours=tuple(100.0 + 20 * hour for hour in range(24)), low=0.7, high=1.2)

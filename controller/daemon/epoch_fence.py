@@ -21,7 +21,7 @@ from wattmesh.errors import Fenced, JournalUnavailable
 log = logging.getLogger(__name__)
 
 
-class Fence:
+class EpochFence:
     """Binds turns to the epoch in which they begin."""
 
     def __init__(self, leadership: Leadership, loop_facts: LoopFacts) -> None:
