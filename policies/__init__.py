@@ -21,6 +21,7 @@ The map:
     ladder.py       what decisions rest on as a signal grows old
     menu.py         the points that a run may be switched to, and whether it may sleep
     run_context.py  one run with its menu and its guard, or why it cannot be decided about
+    shared_grid.py  the grid ahead, as the runs of one observation share it
     slowing.py      which runs a power cap slows, the cheapest step first
     speed.py        the speed that can be counted on at each point
     staleness.py    which points were proven too long ago, or on something else

@@ -14,6 +14,7 @@ from wattmesh.policies.decision import Action, Decision, Observation, RunView
 from wattmesh.policies.guard import FAILED_SWITCH, Guard
 from wattmesh.policies.menu import menu, resized, unheld
 from wattmesh.policies.reason_text import point as named
+from wattmesh.policies.shared_grid import SharedGrid
 from wattmesh.policies.speed import STANDSTILL, CountedSpeed, counted
 from wattmesh.policies.switch_time import SwitchTimes, forecast_of
 from wattmesh.quantities import duration, figures
@@ -39,6 +40,7 @@ class RunContext:
     Attributes:
         menu: points it may be switched to.
         guard: None while `missing` says what it lacks: (kind of the hold, clause).
+        grid: the grid ahead, as it is shared with other runs.
         expects: what plans expect of its switches; None: as the guard counts them.
     """
 
@@ -46,6 +48,7 @@ class RunContext:
     run: RunView
     menu: tuple[OperatingPoint, ...]
     guard: Guard | None
+    grid: SharedGrid
     missing: tuple[str, str] = ("", "")
     expects: SwitchTimes | None = None
 
@@ -164,14 +167,23 @@ class RunContext:
         )
 
 
-def examine(seen: Observation, run: RunView) -> RunContext:
-    """Collect what the rules need to know about one run."""
+def examine(seen: Observation, run: RunView, grid: SharedGrid | None = None) -> RunContext:
+    """Collect what the rules need to know about one run.
+
+    `grid`: what was worked out for other runs of the observation; it changes no answer.
+    """
     points = menu(run, seen.policy)
     missing = _missing(run)
     guard = None if missing[0] else _guard(seen, run, points)
     expects = times(run, run.catalogue, predicts=True) if run.catalogue else None
     return RunContext(
-        seen=seen, run=run, menu=points, guard=guard, missing=missing, expects=expects
+        seen=seen,
+        run=run,
+        menu=points,
+        guard=guard,
+        grid=grid or SharedGrid(seen),
+        missing=missing,
+        expects=expects,
     )
 
 

@@ -25,10 +25,19 @@ class SignalPolls:
     """Schedules the polls of every series that the settings name."""
 
     def __init__(
-        self, journal: Journal, loop_facts: LoopFacts, jobs: Jobs, wake: Callable[[], None]
+        self,
+        journal: Journal,
+        loop_facts: LoopFacts,
+        jobs: Jobs,
+        wake: Callable[[], None],
+        fenced: Callable[[str, Callable[[], None]], Callable[[], None]],
     ) -> None:
-        """Keep journal, loop facts and jobs; `wake` makes the next control cycle due."""
+        """Keep journal, loop facts and jobs.
+
+        `wake` makes the next control cycle due; `fenced` binds a named turn to its epoch.
+        """
         self._journal, self._loop_facts, self._jobs, self._wake = journal, loop_facts, jobs, wake
+        self._fenced = fenced
         self._process = WeatherProcess()
 
     def schedule(self, grid: GridProviders) -> None:
@@ -47,7 +56,7 @@ class SignalPolls:
         ]
         for each in pollers:
             duty = ExogenousDuty(each, self._loop_facts)
-            self._jobs.every(f"{NAME}{each.series}", each.cadence_s, duty.turn)
+            self._poll(str(each.series), each.cadence_s, duty.turn)
         series = tuple(each.series for each in pollers)
         for source in grid.providers:
             used = series if source.signal == beside else ()
@@ -70,7 +79,11 @@ class SignalPolls:
             else NoForecaster()
         )
         duty = PollDuty(poller, forecaster, self._loop_facts, self._wake)
-        self._jobs.every(f"{NAME}{source.signal}", source.series.cadence_s, duty.turn)
+        self._poll(str(source.signal), source.series.cadence_s, duty.turn)
+
+    def _poll(self, series: str, cadence_s: float, turn: Callable[[], None]) -> None:
+        name = f"{NAME}{series}"
+        self._jobs.every(name, cadence_s, self._fenced(name, turn))
 
 
 class ExogenousDuty:

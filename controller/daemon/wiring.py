@@ -14,7 +14,6 @@ from datetime import datetime
 from math import inf
 from pathlib import Path
 
-from wattmesh.controller.accounting.accounts import Accounts
 from wattmesh.controller.accounting.own_budgets import own_budgets
 from wattmesh.controller.api.agents_server import agents_server
 from wattmesh.controller.api.request_context import RequestContext
@@ -27,6 +26,7 @@ from wattmesh.controller.cycle.cycle import Cycle
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.cycle.observe import JournalObserver
+from wattmesh.controller.daemon.epoch_fence import EpochFence
 from wattmesh.controller.daemon.lease import Lease, holder_name
 from wattmesh.controller.daemon.loop_bodies import (
     CycleDuty,
@@ -41,6 +41,7 @@ from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.point_watch import EVERY_S, PointWatch
 from wattmesh.controller.daemon.polls import SignalPolls
 from wattmesh.controller.daemon.power import power_source
+from wattmesh.controller.daemon.pricing import PricingDuty
 from wattmesh.controller.expert_costs import learner
 from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.journal.runs.run_store import RunPlan
@@ -50,6 +51,7 @@ from wattmesh.controller.planner.joint_worker import JointWorker
 from wattmesh.controller.planner.worker import PlanWorker
 from wattmesh.controller.process import kernel_clock
 from wattmesh.controller.process.change_signal import ChangeSignal
+from wattmesh.controller.process.cycle_first import CycleFirst
 from wattmesh.controller.process.life import boot_id
 from wattmesh.controller.process.loops import Clock, Loop, LoopState
 from wattmesh.controller.process.scheduler import Jobs
@@ -57,8 +59,7 @@ from wattmesh.controller.settings.checks import listen_address, uid_of
 from wattmesh.controller.settings.expert_sweep import sweeps_by_run
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.grid import grid
-from wattmesh.controller.signals.slot_prices import Tariff
-from wattmesh.errors import Fenced, FixInput, JournalUnavailable, WattmeshError
+from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
 from wattmesh.policies.ladder import DAY_S
 from wattmesh.reconfig import catalogue_file
 from wattmesh.telemetry.carbon import Provider
@@ -131,8 +132,12 @@ class Parts:
             WattmeshError: something is not as it must be; nothing is left open.
         """
         self._power = power
-        joint = JointWorker(wake=self._look_again)
-        self._planner = None if clock else PlanWorker(wake=self._look_again, joint=joint)
+        self._cycle_first = CycleFirst()
+        ways = [self._cycle_first.giving_way() for _ in range(2)]
+        joint = JointWorker(wake=self._look_again, give_way=ways[0])
+        self._planner = (
+            None if clock else PlanWorker(wake=self._look_again, joint=joint, give_way=ways[1])
+        )
         self.loop_facts = LoopFacts(
             clock=clock or Clock(synchronised=kernel_clock.synchronised),
             settings=settings,
@@ -153,7 +158,6 @@ class Parts:
     def _build(self, listening: Listening) -> None:
         loop_facts, settings = self.loop_facts, self.loop_facts.settings
         loop_facts.trusted.await_journal()
-        self._books: tuple[tuple[Tariff | None, SlotGrid, int], Accounts] | None = None
         self._read_runs(settings)
         reports = TokenReports()
         self._expert_costs = learner.CostLearner(
@@ -173,6 +177,7 @@ class Parts:
             liveness=self.journal.runs.liveness,
             simulated=self._planner is None,
         )
+        self._fence = EpochFence(self.journal.leadership, loop_facts)
         self.journal.runs.liveness.pace(settings.loops.live_s, settings.loops.waking_s)
         if self._planner is not None:
             loop_facts.planning = self._planner.planning
@@ -196,14 +201,19 @@ class Parts:
         self._sampling = self._sampler()
         clock = loop_facts.clock
         self.leases = Loop("leases", lease_s / 3, self._lead, clock)
-        self.cycle = Loop("cycle", settings.loops.cycle_s, duty.turn, clock)
+        turn = self._cycle_first.of(self._fence.of("cycle", duty.turn))
+        self.cycle = Loop("cycle", settings.loops.cycle_s, turn, clock)
         self.sampler = Loop("sampler", settings.loops.sample_s, self._sample, clock)
-        self.accounts = Loop("accounts", self._accounts_every_s(), self._price, clock)
+        pricing = PricingDuty(self.journal, loop_facts, lambda: self._grid)
+        price = self._fence.of("accounts", pricing.turn)
+        self.accounts = Loop("accounts", self._accounts_every_s(), price, clock)
         self.loops = (self.leases, self.sampler, self.cycle, self.accounts)
         for loop in self.loops:
             loop_facts.loops[loop.state.name] = _reader(loop)
         self.jobs = Jobs()
-        self._polls = SignalPolls(self.journal, loop_facts, self.jobs, self.cycle.wake)
+        self._polls = SignalPolls(
+            self.journal, loop_facts, self.jobs, self.cycle.wake, self._fence.of
+        )
         context = RequestContext(
             journal=self.journal,
             loop_facts=loop_facts,
@@ -333,7 +343,8 @@ class Parts:
         if self.loop_facts.lead.epoch is None:
             return
         try:
-            self.journal.signs.keep(self.loop_facts.clock.now(), everything=True)
+            with self._fence.last_words():
+                self.journal.signs.keep(self.loop_facts.clock.now(), everything=True)
         except JournalUnavailable as error:
             log.warning("the newest heartbeats were not written down: %s", error)
 
@@ -384,34 +395,6 @@ class Parts:
         tenth_s = self._grid.slots.interval_s / 10
         return min(60.0, max(self.loop_facts.settings.loops.cycle_s, tenth_s))
 
-    def _price(self) -> None:
-        """Bring both ledgers of grams up to now; only the leader writes them.
-
-        After a step of the wall clock they wait: what is priced up to a wrong date is not priced
-        again when that date comes.
-        """
-        facts, trusted = self.loop_facts.signals.accounting, self.loop_facts.trusted
-        if trusted.held_s() > 0:
-            return
-        epoch = self.loop_facts.lead.epoch
-        if facts is not None and epoch is not None:
-            site = self.loop_facts.settings.site
-            books = (self._grid.tariff, self._grid.slots, site.pue_milli())
-            if self._books is None or self._books[0] != books:
-                # Kept between turns: it remembers what is priced already.
-                tariff, slots, pue_milli = books
-                accounts = Accounts(
-                    self.journal, facts.signal, slots, pue_milli, tariff, limits=self._limits_w
-                )
-                self._books = (books, accounts)
-            with suppress(Fenced), self.journal.leadership.acting(epoch):
-                self._books[1].price(self.loop_facts.clock.now(), settling=not trusted.doubt())
-
-    def _limits_w(self) -> dict[str, float]:
-        """Give the power limits, in W, of all boards that are or were read."""
-        own = self.loop_facts.sampled.sample.readings if self.loop_facts.sampled else ()
-        return fleet.limits_w(self.loop_facts.fleet.nodes, own)
-
     def _lead(self) -> None:
         """Renew or seek the lease, and write down what time it is.
 
@@ -434,13 +417,16 @@ class Parts:
 
     def _housekeeping(self) -> None:
         """Schedule the journal's daily cleaning, and the hourly look at budget periods."""
-        duty = Housekeeping(self.journal, self.loop_facts)
-        self.jobs.daily("retention", 3, duty.turn)
-        # Hourly and level-triggered: a period that ended while no daemon ran is not missed.
-        self.jobs.every("periods", 3600.0, PeriodRoll(self.journal, self.loop_facts).turn)
+        cleaning = Housekeeping(self.journal, self.loop_facts)
+        self.jobs.daily("retention", 3, self._fence.of("retention", cleaning.turn))
         watch = PointWatch(self.journal, self.loop_facts, self._slots_at)
-        self.jobs.every("points", EVERY_S, watch.turn)
-        self.jobs.every("expert costs", learner.EVERY_S, self._expert_costs.turn)
+        for name, every_s, turn in (
+            # Hourly and level-triggered: a period that ended while no daemon ran is not missed.
+            ("periods", 3600.0, PeriodRoll(self.journal, self.loop_facts).turn),
+            ("points", EVERY_S, watch.turn),
+            ("expert costs", learner.EVERY_S, self._expert_costs.turn),
+        ):
+            self.jobs.every(name, every_s, self._fence.of(name, turn))
         self.jobs.every("certificate", CERTIFICATE_S, self._renew_certificate)
 
     def _slots_at(self, now: datetime) -> SlotGrid:

@@ -97,17 +97,25 @@ class Leadership:
             connection.execute(update(LEADERSHIP).where(mine).values(expires_at=now_us))
 
     @contextmanager
-    def acting(self, epoch: int) -> Iterator[None]:
+    def acting(self, epoch: int | None) -> Iterator[None]:
         """Let this thread write in the block only while the epoch is still `epoch`.
 
         For work of many transactions: who was stopped in the middle of it, and goes on when another
         daemon has led for an hour, would write what was true before.
 
+        Args:
+            epoch: 0: nobody may have led yet; None: it is not known, and nothing may be written.
+
         Raises:
             Fenced: another daemon leads by now; what was not committed is not written.
         """
-        with self._database.writing_after(lambda connection: check_epoch(connection, epoch)):
+        with self._database.writing_if(lambda connection: _check_same(connection, epoch)):
             yield
+
+    def epoch(self) -> int:
+        """Read the epoch, whether or not its lease has run out; 0 before anybody led."""
+        with self._database.reading() as connection:
+            return connection.execute(select(LEADERSHIP.c.epoch)).scalar_one_or_none() or 0
 
     def current(self) -> LeaderRow | None:
         """Read the lease; None before anybody led."""
@@ -133,6 +141,13 @@ def check_epoch(connection: Connection, epoch: int) -> None:
     if row is None or row.epoch != epoch:
         newer = row.epoch if row else 0
         raise Fenced(f"epoch {epoch} is over, epoch {newer} leads now; nothing was written")
+
+
+def _check_same(connection: Connection, epoch: int | None) -> None:
+    if epoch is None:
+        raise Fenced("who led when it began was not known; nothing was written")
+    if epoch or connection.execute(_locked(connection)).one_or_none() is not None:
+        check_epoch(connection, epoch)
 
 
 def _locked(connection: Connection) -> Any:

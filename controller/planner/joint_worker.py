@@ -1,7 +1,8 @@
 """The joint plan of all runs under a power cap: one thread asks a planning process of its own.
 
 The cycle shows what it sees and gets each run's newest room; it never waits. Only where a cap is in
-force or announced is anything asked, and the process ends with its answer.
+force or announced is anything asked, and the process ends with its answer. Runs are turned into
+numbers one after the other, and between two of them the thread gives way to the cycle.
 
 Invariant: rooms are those of the newest answer and rest on the terms of its question; a process
 that fails, hangs or answers another question takes the rooms away, and each run plans alone.
@@ -20,7 +21,7 @@ from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
 from wattmesh.controller.planner.wire import JointRequest, JointResult, read_joint, to_line
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.cluster.joint_question import JointQuestion, joint_question, rooms
-from wattmesh.policies.decision import Observation, RoomStep
+from wattmesh.policies.decision import Observation, RoomStep, RunView
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class JointWorker:
         rest_s: float = REST_S,
         wake: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
+        give_way: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; thread and process start with the first question.
 
@@ -66,10 +68,11 @@ class JointWorker:
             rest_s: until a question that failed is asked again, the first time.
             wake: called when a new joint plan has come.
             monotonic: gives seconds.
+            give_way: called between two pieces of work; may wait a while.
         """
         self._process = process or PlanProcess()
         self._solve_s, self._grace_s, self._rest_s = solve_s, grace_s, rest_s
-        self._wake, self._monotonic = wake, monotonic
+        self._wake, self._monotonic, self._give_way = wake, monotonic, give_way
         self._changed = threading.Condition()
         self._state, self._terms = JointState(), JointTerms()
         self._seen: Observation | None = None
@@ -157,12 +160,20 @@ class JointWorker:
             PlannerFailed: it did not answer this question.
         """
         seen = wish.seen
-        asked = joint_question(seen, lambda run: not why_none(seen, run))
+
+        def may_plan(run: RunView) -> bool:
+            self._give_way()
+            return not why_none(seen, run)
+
+        asked = joint_question(seen, may_plan)
         if asked is None:
             return JointState(reason=why_not_asked(seen))
+        self._give_way()
         line = to_line(JointRequest(joint=asked, solve_s=self._solve_s))
+        answer = self._process.ask(line, self._solve_s + self._grace_s)
+        self._give_way()
         try:
-            result = read_joint(self._process.ask(line, self._solve_s + self._grace_s))
+            result = read_joint(answer)
         except InputInvalid as error:
             raise PlannerFailed(f"the planning process answers nonsense ({error})") from error
         if result.digest != asked.digest:

@@ -23,6 +23,7 @@ from wattmesh.controller.planner.wire import SolveRequest, SolveResult, read_res
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Observation, PlanView, RunView
 from wattmesh.policies.planner.mpc import question
+from wattmesh.policies.shared_grid import SharedGrid
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,9 @@ class PlanWorker:
         patience: Patience | None = None,
         wake: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
         joint: JointWorker | None = None,
+        give_way: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; thread and process start with the first question.
 
@@ -91,12 +94,15 @@ class PlanWorker:
             patience: how long to wait for what.
             wake: called when there are new plans and the queue is empty; makes the next cycle due.
             monotonic: gives seconds.
+            give_way: called before a question is turned into numbers; may wait a while.
         """
         self._process = process or PlanProcess()
         self._patience = patience or Patience()
         self._wake = wake
         self._monotonic = monotonic
         self._joint = joint
+        self._give_way = give_way
+        self._grid: tuple[Observation, SharedGrid] | None = None
         self._changed = threading.Condition()
         self._desks: dict[str, _Desk] = {}
         self._wishes: dict[str, _Wish] = {}
@@ -210,8 +216,11 @@ class PlanWorker:
         Raises:
             PlannerFailed: it did not answer this question.
         """
+        self._give_way()
+        if self._grid is None or self._grid[0] is not wish.seen:
+            self._grid = (wish.seen, SharedGrid(wish.seen))
         try:
-            asked = question(wish.seen, wish.run)
+            asked = question(wish.seen, wish.run, grid=self._grid[1])
         except InputInvalid as error:
             return SolveResult(digest="", seconds=0.0, reason=str(error))
         if asked is None:
@@ -245,6 +254,7 @@ class PlanWorker:
                 )
             idle = not self._wishes
         if idle:
+            self._grid = None
             self._wake()
 
     def _failed(self, wish: _Wish, why: str) -> None:

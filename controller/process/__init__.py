@@ -3,6 +3,7 @@
 The map:
     change_signal.py  wakes threads that wait for news
     children.py       child processes that certainly end with their parent
+    cycle_first.py    threads that compute beside the cycle give way to it
     kernel_clock.py   asks the kernel whether the wall clock is synchronised
     life.py           start and end of a process
     loops.py          loops on monotonic time: cycle, sampler, leases, accounts

@@ -1,8 +1,9 @@
 """What the joint planner is asked about all runs under a power cap, and what it answers. Pure.
 
 The daemon makes the question from what one cycle saw and reads the answer; nothing here imports
-numpy. Every run keeps the GPUs it has: watts are what runs share. Slots are those of the runs' own
-plans, joined further far ahead, and runs with the same options are written once.
+numpy. Watts are what runs share: none is planned on more GPUs than it has, and those that it gives
+back are promised to nobody. Slots are those of the runs' own plans, joined further far ahead, and
+runs with the same options are written once.
 
 Invariant: the same observation gives the same question and digest; a run that does not fit the
 common slots, or of which no plan could be asked, is left out, and its present room is not touched.
@@ -17,6 +18,7 @@ from wattmesh.policies.decision import Observation, RoomStep, RunView
 from wattmesh.policies.planner.mpc import Question, question
 from wattmesh.policies.planner.options import Transitions
 from wattmesh.policies.planner.problem import Option
+from wattmesh.policies.shared_grid import SharedGrid
 
 EARLY_S = 1e-3
 """Seconds by which two borders may differ."""
@@ -106,13 +108,18 @@ def joint_question(
 
     Args:
         seen: what the cycle saw.
-        may_plan: whether a plan of a run's own could be asked for.
+        may_plan: whether a plan of a run's own could be asked for; called just before its part of
+            the question is worked out.
     """
     if seen.cap is None and not any(each.caps_ahead for each in seen.runs):
         return None
     far = FAR_OF_MANY if len(seen.runs) > MANY else FAR
-    able = [run for run in seen.runs if not run.unreadable and may_plan(run)]
-    asked = {run.run: question(seen, run, far=far) for run in able}
+    grid = SharedGrid(seen)
+    asked = {
+        run.run: _with_its_gpus(run, question(seen, run, far=far, grid=grid))
+        for run in seen.runs
+        if not run.unreadable and may_plan(run)
+    }
     known = {run: each for run, each in asked.items() if each is not None}
     if len(known) < 2:
         return None
@@ -162,6 +169,31 @@ def rooms(asked: JointQuestion, answer: JointAnswer) -> dict[str, tuple[RoomStep
             if 0 <= first < until <= run.slots
         )
     return found
+
+
+def _with_its_gpus(run: RunView, asked: Question | None) -> Question | None:
+    """Take away what needs more GPUs than the run has; None where it cannot do without them.
+
+    More of them wait in a queue, for whoever comes first: two runs would be planned on the same.
+    """
+    if asked is None or run.current is None or not run.resizes:
+        return asked
+    problem = asked.problem
+    most = max(run.current.gpus, problem.options[problem.start].gpus)
+    kept = [n for n, each in enumerate(problem.options) if each.gpus <= most]
+    if len(kept) == len(problem.options):
+        return asked
+    options = tuple(problem.options[n] for n in kept)
+    fastest = max(each.tokens_per_s for each in options)
+    if fastest * sum(problem.seconds) < problem.tokens:
+        return None
+    fewer = replace(
+        problem,
+        options=options,
+        transitions=tuple(tuple(problem.transitions[n][m] for m in kept) for n in kept),
+        start=kept.index(problem.start),
+    )
+    return replace(asked, problem=fewer, ids=tuple(asked.ids[n] for n in kept))
 
 
 def _fits(each: Question, longest: Question) -> bool:

@@ -116,13 +116,20 @@ def beyond(
         end: how far to go.
         step: length of the slots; the last is cut at `end`.
     """
-    off = last.g_per_kwh - climatology.at(last.start)
-    known = 1.0 - climatology.share(last) ** 2
     at = last.end
     while at < end:
         until = min(end, at + step)
-        middle = at + (until - at) / 2
-        left = math.exp(-(middle - last.end) / FADES)
-        value = max(0.0, climatology.at(middle) + off * left)
-        yield climatology.slot(at, until, value, math.sqrt(1.0 - known * left * left))
+        yield beyond_at(climatology, last, at, until)
         at = until
+
+
+def beyond_at(
+    climatology: Climatology, last: IntensitySlot, start: datetime, end: datetime
+) -> IntensitySlot:
+    """Give what `beyond` makes of one slot."""
+    off = last.g_per_kwh - climatology.at(last.start)
+    known = 1.0 - climatology.share(last) ** 2
+    middle = start + (end - start) / 2
+    left = math.exp(-(middle - last.end) / FADES)
+    value = max(0.0, climatology.at(middle) + off * left)
+    return climatology.slot(start, end, value, math.sqrt(1.0 - known * left * left))

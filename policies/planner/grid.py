@@ -7,11 +7,12 @@ Invariant: slots follow each other without a gap over the time of those given, a
 intensity.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.horizon import mean_by_time, mean_g_per_kwh
+from wattmesh.policies.horizon import JoinedSlots
 
 NEAR = timedelta(hours=72)
 FINE, COARSE = timedelta(minutes=15), timedelta(hours=2)
@@ -19,7 +20,10 @@ FINE, COARSE = timedelta(minutes=15), timedelta(hours=2)
 
 
 def mixed(
-    slots: Sequence[IntensitySlot], now: datetime, fine: timedelta = FINE
+    slots: Sequence[IntensitySlot],
+    now: datetime,
+    fine: timedelta = FINE,
+    joined: JoinedSlots | None = None,
 ) -> tuple[IntensitySlot, ...]:
     """Join slots until each is long enough; the last one may be shorter.
 
@@ -27,49 +31,42 @@ def mixed(
         slots: without gaps.
         now: aware.
         fine: least length of the early ones.
+        joined: what was joined for other runs.
     """
-    early = [slot for slot in slots if slot.start < now + NEAR]
-    return (*_coarser(early, fine), *_coarser(slots[len(early) :], COARSE))
+    joined = joined or JoinedSlots()
+    near = bisect_left(slots, now + NEAR, key=_start)
+    return (*_coarser(slots[:near], fine, joined), *_coarser(slots[near:], COARSE, joined))
 
 
 def coarser_far(
-    slots: Sequence[IntensitySlot], now: datetime, far: Sequence[tuple[timedelta, timedelta]]
+    slots: Sequence[IntensitySlot],
+    now: datetime,
+    far: Sequence[tuple[timedelta, timedelta]],
+    joined: JoinedSlots | None = None,
 ) -> tuple[IntensitySlot, ...]:
     """Join slots that begin so far ahead until each has at least the length that goes with it."""
+    joined = joined or JoinedSlots()
     for ahead, least in far:
-        early = [slot for slot in slots if slot.start < now + ahead]
-        slots = (*early, *_coarser(slots[len(early) :], least))
+        near = bisect_left(slots, now + ahead, key=_start)
+        slots = (*slots[:near], *_coarser(slots[near:], least, joined))
     return tuple(slots)
 
 
-def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[IntensitySlot]:
+def _start(slot: IntensitySlot) -> datetime:
+    return slot.start
+
+
+def _coarser(
+    slots: Sequence[IntensitySlot], least: timedelta, joined: JoinedSlots
+) -> list[IntensitySlot]:
     """Join slots until each is at least `least` long."""
     kept: list[IntensitySlot] = []
     group: list[IntensitySlot] = []
     for slot in slots:
         group.append(slot)
         if slot.end - group[0].start >= least:
-            kept.append(_one(group))
+            kept.append(joined.one(group))
             group = []
     if group:
-        kept.append(_one(group))
+        kept.append(joined.one(group))
     return kept
-
-
-def _one(slots: Sequence[IntensitySlot]) -> IntensitySlot:
-    """Join slots into one; it has quantiles where all of them have."""
-    if len(slots) == 1:
-        return slots[0]
-    return IntensitySlot(
-        start=slots[0].start,
-        end=slots[-1].end,
-        g_per_kwh=mean_g_per_kwh(slots),
-        low_g_per_kwh=_mean(slots, [slot.low_g_per_kwh for slot in slots]),
-        high_g_per_kwh=_mean(slots, [slot.high_g_per_kwh for slot in slots]),
-    )
-
-
-def _mean(slots: Sequence[IntensitySlot], values: Sequence[float | None]) -> float | None:
-    """Mean by time; None where a value is not known."""
-    known = [each for each in values if each is not None]
-    return mean_by_time(slots, known) if len(known) == len(values) else None

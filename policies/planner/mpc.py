@@ -22,13 +22,14 @@ from wattmesh.policies.decision import (
 )
 from wattmesh.policies.forecast.forecast_band import band_edges_g_per_kwh
 from wattmesh.policies.guard import Guard
-from wattmesh.policies.horizon import between, to_end
+from wattmesh.policies.horizon import between
 from wattmesh.policies.menu import why_not_sleep
 from wattmesh.policies.planner import constraints
 from wattmesh.policies.planner.grid import FINE, coarser_far, mixed
 from wattmesh.policies.planner.options import Transitions, options, transitions
 from wattmesh.policies.planner.problem import Option, Plan, PlanningProblem
 from wattmesh.policies.run_context import RunContext, examine, times
+from wattmesh.policies.shared_grid import SharedGrid
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release, SwitchCost
 
 
@@ -59,7 +60,11 @@ class Question:
 
 
 def question(
-    seen: Observation, run: RunView, *, far: Sequence[tuple[timedelta, timedelta]] = ()
+    seen: Observation,
+    run: RunView,
+    *,
+    far: Sequence[tuple[timedelta, timedelta]] = (),
+    grid: SharedGrid | None = None,
 ) -> Question | None:
     """Ask for a plan for one run; None while something is missing that a plan needs.
 
@@ -67,13 +72,14 @@ def question(
         seen: what the cycle saw.
         run: one of its runs.
         far: from so far ahead on, the least length of slots, as a joint plan has them.
+        grid: what was worked out for other runs of the observation; it changes no answer.
     """
-    context = examine(seen, run)
+    context = examine(seen, run, grid)
     guard, catalogue = context.guard, run.catalogue
     if guard is None or catalogue is None or not seen.carbon.slots:
         return None
     choices = _choices(context, catalogue)
-    slots = coarser_far(_slots(context, guard, catalogue), seen.now, far)
+    slots = coarser_far(_slots(context, guard, catalogue), seen.now, far, context.grid.joined)
     slots = constraints.cut_at_caps(context, slots)
     if choices is None or not slots or guard.tokens_left <= 0:
         return None
@@ -243,12 +249,13 @@ def _slots(context: RunContext, guard: Guard, catalogue: Catalogue) -> tuple[Int
     """Give the slots from now to the deadline, less the guard's reserve."""
     now = context.seen.now
     end = now + timedelta(seconds=guard.time_left_s)
-    horizon = to_end(context.seen.carbon.slots, now, end, context.seen.carbon.climatology)
+    horizon = context.grid.to_end(end)
     reserve = timedelta(seconds=guard.reserve_s(_slowest_alike(guard, catalogue)))
     policy = context.seen.policy
     held = timedelta(seconds=min(policy.dwell_s, policy.clock_dwell_s))
     # Where a point may be held for less, as in a recording that plays compressed, slots are finer.
-    return mixed(between(horizon.slots, now, end - reserve), now, min(FINE, held))
+    slots = between(horizon.slots, now, end - reserve)
+    return mixed(slots, now, min(FINE, held), context.grid.joined)
 
 
 def _slowest_alike(guard: Guard, catalogue: Catalogue) -> OperatingPoint:

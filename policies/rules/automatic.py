@@ -84,6 +84,7 @@ def _pays(context: RunContext, guard: Guard, view: Outlook, target: Vertex) -> D
         place(target),
         switch=cost,
         keep_s=max(dwell_s, cost.seconds),
+        shared=view.shared,
     )
     if made.saved_g <= policy.gain_factor * made.cost_g:
         decision = context.hold("gain_too_small", reasons.too_small(context, target, made))

@@ -20,6 +20,7 @@ from wattmesh.policies.rules.asleep import asleep
 from wattmesh.policies.rules.automatic import automatic
 from wattmesh.policies.rules.orders import ordered
 from wattmesh.policies.run_context import LEAST_TOLD, OBSERVED, RunContext, examine
+from wattmesh.policies.shared_grid import SharedGrid
 from wattmesh.quantities import duration, figures
 from wattmesh.reconfig.catalogue import OperatingPoint
 
@@ -32,17 +33,20 @@ def decide(observation: Observation) -> tuple[Decision, ...]:
 
     A run that no rule can be asked about is held (`policies/isolation.py`); it stops nobody else.
     """
+    grid = SharedGrid(observation)
     return tuple(
-        _alone(observation, run) for run in observation.runs if run.live and not _finished(run)
+        _alone(observation, run, grid)
+        for run in observation.runs
+        if run.live and not _finished(run)
     )
 
 
-def _alone(seen: Observation, run: RunView) -> Decision:
+def _alone(seen: Observation, run: RunView, grid: SharedGrid) -> Decision:
     """Decide about one run; an error in its numbers holds that run alone."""
     if run.unreadable:
         return undecidable(run, run.unreadable)
     try:
-        return _with_cap_sentence(run, _decide_run(seen, run))
+        return _with_cap_sentence(run, _decide_run(seen, run, grid))
     except Exception as error:
         return undecidable(run, cause(error))
 
@@ -57,8 +61,8 @@ def _finished(run: RunView) -> bool:
     return 0 < run.tokens_total <= run.tokens
 
 
-def _decide_run(seen: Observation, run: RunView) -> Decision:
-    context = examine(seen, run)
+def _decide_run(seen: Observation, run: RunView, grid: SharedGrid) -> Decision:
+    context = examine(seen, run, grid)
     if run.suspended_s is not None:
         return asleep(context, _blind(context))
     if run.queued_s is not None:

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from wattmesh.policies.horizon import between
 from wattmesh.policies.hull import Hull
 from wattmesh.policies.rules.price import PriceSolution, fill
+from wattmesh.policies.shared_grid import SharedSteps
 from wattmesh.telemetry.readings import J_PER_KWH
 
 EQUAL = 1e-9
@@ -83,16 +84,18 @@ def switch_gain(
     *,
     switch: SwitchEstimate,
     keep_s: float,
+    shared: SharedSteps | None = None,
 ) -> SwitchGain:
     """Give what the target saves when ordered now and kept as long as it is the better one.
 
-    It is kept for `keep_s` at least. Saving starts when the switch is over at the latest.
+    It is kept for `keep_s` at least. Saving starts when the switch is over at the latest. `shared`:
+    what other fills over these slots have worked out.
     """
     slots, mu = solution.running(), solution.mu_g_per_token
     start = slots[0].start + timedelta(seconds=switch.wait_s + switch.seconds)
     saved_g, until = _worth_keeping(solution, current, target, start=start, keep_s=keep_s)
-    stay_g = _way_g(hull, solution, until, [(slots[0].start, current)])
-    go_g = _way_g(hull, solution, until, [(slots[0].start, current), (start, target)])
+    ways = ([(slots[0].start, current)], [(slots[0].start, current), (start, target)])
+    stay_g, go_g = (_way_g(hull, solution, until, way, shared) for way in ways)
     if stay_g is not None and go_g is not None:
         saved_g = stay_g - go_g
     elif go_g is None and target.tokens_per_s < current.tokens_per_s:
@@ -132,6 +135,7 @@ def _way_g(
     solution: PriceSolution,
     until: datetime,
     places: Sequence[tuple[datetime, SpeedPower]],
+    shared: SharedSteps | None,
 ) -> float | None:
     """Give the grams at `places`, each from its time on, until `until`, and of the rest.
 
@@ -149,7 +153,7 @@ def _way_g(
                 return grams
     if tokens <= 0:
         return grams
-    rest = fill(hull, between(solution.slots, until, solution.slots[-1].end), tokens)
+    rest = fill(hull, between(solution.slots, until, solution.slots[-1].end), tokens, shared)
     return grams + rest.bound_g if rest else None
 
 

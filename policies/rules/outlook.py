@@ -10,11 +10,12 @@ from datetime import timedelta
 
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.guard import Guard
-from wattmesh.policies.horizon import Horizon, between, mean_g_per_kwh, to_end
+from wattmesh.policies.horizon import Horizon, between, mean_g_per_kwh
 from wattmesh.policies.hull import Hull, Vertex, lower_hull
 from wattmesh.policies.rules.gate import SpeedPower, SwitchEstimate, better_g_per_s, flip_g_per_kwh
 from wattmesh.policies.rules.price import PriceSolution, fill
 from wattmesh.policies.run_context import RunContext
+from wattmesh.policies.shared_grid import SharedSteps
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 
 
@@ -27,6 +28,7 @@ class Outlook:
         switches: by the id of each point of the hull, what going there takes.
         bound_g: least grams still to come, at the catalogue's speeds and with all the time there
             is; None when even the fastest point cannot do it.
+        shared: what other fills over these slots have worked out.
     """
 
     current: OperatingPoint
@@ -37,6 +39,7 @@ class Outlook:
     running: tuple[IntensitySlot, ...]
     bound_g: float | None
     price_mu: float
+    shared: SharedSteps
     switches: Mapping[str, SwitchEstimate]
 
     def cost(self, target: OperatingPoint) -> SwitchEstimate:
@@ -81,20 +84,19 @@ def look_ahead(
     """Plan from now to the deadline; None when there is no room for anything but the fastest."""
     held = context.gpus_held
     end = context.seen.now + timedelta(seconds=guard.time_left_s)
-    horizon = to_end(
-        context.seen.carbon.slots, context.seen.now, end, context.seen.carbon.climatology
-    )
+    horizon, shared = context.grid.to_end(end), context.grid.steps
     reserve = timedelta(seconds=guard.reserve_s(hull.vertices[0].point) + guard.capped_s)
     solution = fill(
         hull,
         between(horizon.slots, context.seen.now, end - reserve),
         guard.tokens_left / guard.counted_on,
+        shared,
     )
     if solution is None:
         return None
     known = {point.id for point in context.menu}
     every = context.menu if current.id in known else (*context.menu, current)
-    bound = fill(lower_hull(catalogue, every, held), horizon.slots, guard.tokens_left)
+    bound = fill(lower_hull(catalogue, every, held), horizon.slots, guard.tokens_left, shared)
     here = SpeedPower(
         tokens_per_s=current.tokens_per_s, power_w=catalogue.held_power_w(current, held)
     )
@@ -107,6 +109,7 @@ def look_ahead(
         running=solution.running(),
         bound_g=bound.bound_g if bound else None,
         price_mu=solution.mu_g_per_token / guard.counted_on,
+        shared=shared,
         switches={
             vertex.point.id: switch_estimate(context, catalogue, guard, here, vertex.point)
             for vertex in hull.vertices

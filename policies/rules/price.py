@@ -8,19 +8,27 @@ cheapest steps are taken until the work fits. In the slot of completion the firs
 running at all. The price mu is that of the dearest step taken.
 
 One pass tries all slots of completion: with one more slot to run in mu can only fall, so a step
-once given up never comes back (each is pushed and popped at most once: O(T K log T)).
+once given up never comes back (each is pushed and popped at most once: O(T K log T)). What runs
+with the same points and slots have in common is worked out once (`policies/shared_grid.py`).
 
 Invariant: `bound_g` is a lower bound on the grams of *every* schedule that trains the tokens by
 the end, switching or not, under these intensities, and some schedule reaches it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.hull import Hull
-from wattmesh.telemetry.readings import J_PER_KWH
+from wattmesh.policies.shared_grid import (
+    STEP_UP,
+    Entry,
+    SharedSteps,
+    SlotRow,
+    StepsBetween,
+)
 
 ROUNDING = 1e-12
 """Relative error of sums of slots; work that fits but for this fits."""
@@ -28,8 +36,11 @@ ROUNDING = 1e-12
 NEARLY = 1e-9
 """Share of the work by which sums may miss it where only time is saved."""
 
-_STEP_UP = -1
-"""Marks a step from one vertex to the next; the step from not running carries its slot instead."""
+NONE: Entry = (inf, 0.0, STEP_UP)
+"""Stands for the dearest step where there is none; every other is dearer."""
+
+ALL: Entry = (-inf, 0.0, STEP_UP)
+"""Stands for the dearest step while there is not enough: every other is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,27 +72,38 @@ class PriceSolution:
         return (*whole, IntensitySlot(start=last.start, end=end, g_per_kwh=last.g_per_kwh))
 
 
-def fill(hull: Hull, slots: Sequence[IntensitySlot], tokens: float) -> PriceSolution | None:
+def fill(
+    hull: Hull,
+    slots: Sequence[IntensitySlot],
+    tokens: float,
+    shared: SharedSteps | None = None,
+) -> PriceSolution | None:
     """Solve for the least grams that train `tokens` within `slots`.
+
+    Args:
+        hull: of the points that may be used.
+        slots: without gaps.
+        tokens: to train.
+        shared: what other fills have worked out; the answer is the same without.
 
     Returns:
         None when even the fastest vertex cannot do it.
     """
     if tokens <= 0 or not slots or not hull.vertices:
         return None
-    filling = _Filling(hull, slots, tokens)
+    filling = _Filling((shared or SharedSteps(slots)).between(hull, slots), tokens)
     best: tuple[float, float, float] | None = None
     last = 0
-    for slot in range(filling.begin(), len(slots)):
-        filling.end_in(slot)
-        filling.settle()
-        if filling.too_much:
-            break
+    for slot, row in filling.endings():
+        filling.end_in(slot, row)
         if filling.enough:
+            filling.settle()
+            if filling.too_much:
+                break
             found = filling.value()
             if best is None or found[0] < best[0]:
                 best, last = found, slot
-        filling.go_on()
+        filling.go_on(row)
     if best is None:
         return None
     return PriceSolution(
@@ -109,87 +131,45 @@ def hindsight_bound_g(hull: Hull, observed: Sequence[IntensitySlot], tokens: flo
     return plan.bound_g if plan else None
 
 
-def from_nothing(hull: Hull) -> tuple[int, float]:
-    """Give the vertex of fewest joules per token, and those joules."""
-    alone = [vertex.power_w / vertex.tokens_per_s for vertex in hull.vertices]
-    least = min(alone)
-    return alone.index(least), least
-
-
 class _Filling:
     """The whole steps taken so far: at least the tokens wanted, by less than one step.
 
-    The heap holds (-price, tokens, mark) per step that may be given up, the dearest first. A step
-    from not running is marked with its slot; once the run goes on beyond that slot the entry is
-    stale, and the slowest vertex there is not to be given up any more.
+    Those that may be given up are in `_before` (of slots in which the work cannot end, the dearest
+    first; `_entry` is the next of them) and in a heap, (-price, tokens, mark), the dearest first. A
+    step from not running is marked with its slot; once the run goes on beyond that slot the entry
+    is stale, and the slowest vertex there is not to be given up any more. `_top` is the dearest.
     """
 
-    def __init__(self, hull: Hull, slots: Sequence[IntensitySlot], tokens: float) -> None:
-        """Start with nothing taken."""
-        self._rates = [vertex.tokens_per_s for vertex in hull.vertices]
-        self._slopes = [vertex.marginal_j_per_token for vertex in hull.vertices]
-        self._power_w = hull.vertices[0].power_w
-        self._first, self._alone = from_nothing(hull)
-        self._lengths = [(slot.end - slot.start).total_seconds() for slot in slots]
-        self._intensities = [slot.g_per_kwh / J_PER_KWH for slot in slots]
+    def __init__(self, steps: StepsBetween, tokens: float) -> None:
+        """Take every step of the slots in which the work cannot end."""
         self._wanted = tokens * (1 - ROUNDING)
-        self._heap: list[tuple[float, float, int]] = []
-        self._tokens = 0.0
-        self._grams = 0.0
-        self._last = 0
+        self._most = self._wanted * (1 + 1e3 * ROUNDING)
+        begin, self._tokens, self._grams = steps.needed(self._wanted * (1 - NEARLY))
+        self._before, self._heap = steps.before(begin)
+        self._steps, self._begin, self._first = steps, begin, steps.first
+        self._entry, self._top = next(self._before, NONE), ALL
+        self._last = begin
         self._running = False
         self.enough = False
         self.too_much = False
 
-    def begin(self) -> int:
-        """Take every step of the slots in which the work cannot end; give the first other slot."""
-        steps = [
-            (rate - slower, slope)
-            for slower, rate, slope in zip(
-                self._rates, self._rates[1:], self._slopes[1:], strict=False
-            )
-        ]
-        fastest, slowest, add = self._rates[-1], self._rates[0], self._heap.append
-        least, done = self._wanted * (1 - NEARLY), 0.0
-        for slot, (length, intensity) in enumerate(
-            zip(self._lengths, self._intensities, strict=True)
-        ):
-            done += fastest * length
-            if done >= least:
-                return slot
-            self._tokens += slowest * length
-            self._grams += self._power_w * length * intensity
-            for rate, slope in steps:
-                price, size = intensity * slope, rate * length
-                self._tokens += size
-                self._grams += size * price
-                add((-price, size, _STEP_UP))
-        return len(self._lengths)
+    def endings(self) -> Iterator[tuple[int, SlotRow]]:
+        """Give the slots in which the work can end."""
+        return enumerate(self._steps.rows(self._begin), self._begin)
 
-    def end_in(self, slot: int) -> None:
+    def end_in(self, slot: int, row: SlotRow) -> None:
         """Let the work end in `slot`: the steps there that cost less than mu are taken."""
         self._last = slot
-        price = self._intensities[slot] * self._alone
-        self._running = price < self._limit()
+        limit, price, size = -self._top[0], row.alone_price, row.alone_tokens
+        self._running = price < limit
         if self._running:
-            self._take(price, self._rates[self._first] * self._lengths[slot], slot)
-            self._climb(self._first + 1, len(self._rates), self._limit())
-
-    def go_on(self) -> None:
-        """Let the run go on beyond the slot: it is at the slowest vertex there at least."""
-        slot, limit = self._last, self._limit()
-        length, intensity = self._lengths[slot], self._intensities[slot]
-        if self._running:
-            # The step from not running becomes the slowest vertex and the steps up from there.
-            self._tokens -= self._rates[self._first] * length
-            self._grams -= self._rates[self._first] * length * intensity * self._alone
-        self._tokens += self._rates[0] * length
-        self._grams += self._power_w * length * intensity
-        if self._running:
-            self._climb(1, self._first + 1, float("inf"))
-        else:
-            self._climb(1, len(self._rates), limit)
-        self._last = slot + 1
+            self._tokens += size
+            self._grams += size * price
+            self._push((-price, size, slot))
+            self._climb(row.steps[self._first :], limit)
+        if not self.enough and self._tokens >= self._wanted:
+            self.enough = True
+            heapify(self._heap)
 
     def settle(self) -> None:
         """Give up the dearest steps while what remains still is enough.
@@ -197,61 +177,74 @@ class _Filling:
         Sets `too_much` when the slowest vertices alone train more than wanted: the work cannot end
         this late, nor any later.
         """
-        if not self.enough:
-            if self._tokens < self._wanted:
+        heap, wanted, last = self._heap, self._wanted, self._last
+        while self._gave_up_before(heap[0] if heap else NONE):
+            if not heap:
+                self._top = NONE
+                self.too_much = self._tokens > self._most
                 return
-            self.enough = True
-            heapify(self._heap)
-        heap = self._heap
-        while heap:
-            dearest, size, mark = heap[0]
-            if _STEP_UP < mark < self._last:
-                heappop(heap)
-                continue
-            if self._tokens - size < self._wanted:
-                return
+            self._top = price, size, mark = heap[0]
+            if not STEP_UP < mark < last:
+                left = self._tokens - size
+                if left < wanted:
+                    return
+                self._tokens = left
+                self._grams += size * price
+                if mark == last:
+                    self._running = False
             heappop(heap)
-            self._tokens -= size
-            self._grams += size * dearest
-            if mark == self._last:
-                self._running = False
-        self.too_much = self._tokens > self._wanted * (1 + 1e3 * ROUNDING)
+
+    def _gave_up_before(self, newest: Entry) -> bool:
+        """Give up the steps of the first slots that are dearer than `newest`; False: enough."""
+        entry, before, wanted = self._entry, self._before, self._wanted
+        if not entry < newest:
+            return True
+        tokens, grams = self._tokens, self._grams
+        while entry < newest:
+            left = tokens - entry[1]
+            if left < wanted:
+                self._top = entry
+                break
+            tokens = left
+            grams += entry[1] * entry[0]
+            entry = next(before, NONE)
+        self._tokens, self._grams, self._entry = tokens, grams, entry
+        return not entry < newest
 
     def value(self) -> tuple[float, float, float]:
         """Give (grams, mu, share of the last slot) with the dearest step taken only in part."""
-        price = self._limit()
+        top = self._top
+        price = 0.0 if top is NONE else -top[0]
         excess = self._tokens - self._wanted
-        share = float(self._running)
-        if self._heap and self._heap[0][2] == self._last:
-            share = 1.0 - excess / self._heap[0][1]
+        share = 1.0 - excess / top[1] if top[2] == self._last else float(self._running)
         return self._grams - excess * price, price, share
 
-    def _limit(self) -> float:
-        """Give the price a step must stay below to be taken; infinite until there is enough."""
-        if not self.enough:
-            return float("inf")
-        return -self._heap[0][0] if self._heap else 0.0
-
-    def _climb(self, start: int, stop: int, limit: float) -> None:
-        """Take the steps to the vertices from `start` to before `stop` that cost less."""
-        length, intensity = self._lengths[self._last], self._intensities[self._last]
-        rates, slopes, heap, enough = self._rates, self._slopes, self._heap, self.enough
-        for level in range(start, stop):
-            price = intensity * slopes[level]
-            if price >= limit:
-                return
-            size = (rates[level] - rates[level - 1]) * length
-            self._tokens += size
-            self._grams += size * price
-            if enough:
-                heappush(heap, (-price, size, _STEP_UP))
-            else:
-                heap.append((-price, size, _STEP_UP))
-
-    def _take(self, price: float, tokens: float, mark: int) -> None:
-        self._tokens += tokens
-        self._grams += tokens * price
-        if self.enough:
-            heappush(self._heap, (-price, tokens, mark))
+    def go_on(self, row: SlotRow) -> None:
+        """Let the run go on beyond the slot: it is at the slowest vertex there at least."""
+        if self._running:
+            # The step from not running becomes the slowest vertex and the steps up from there.
+            self._tokens -= row.alone_tokens
+            self._grams -= row.alone_grams
+        self._tokens += row.tokens
+        self._grams += row.grams
+        if self._running:
+            self._climb(row.steps[: self._first], inf)
         else:
-            self._heap.append((-price, tokens, mark))
+            self._climb(row.steps, -self._top[0])
+
+    def _climb(self, steps: Sequence[tuple[float, Entry]], limit: float) -> None:
+        """Take the steps that cost less than `limit`, up to the first that does not."""
+        for grams, entry in steps:
+            if -entry[0] >= limit:
+                return
+            self._tokens += entry[1]
+            self._grams += grams
+            self._push(entry)
+            if self.enough and entry < self._top:
+                self._top = entry
+
+    def _push(self, entry: Entry) -> None:
+        if self.enough:
+            heappush(self._heap, entry)
+        else:
+            self._heap.append(entry)

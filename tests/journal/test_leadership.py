@@ -1,5 +1,6 @@
 """One leader at a time, and an epoch that rises with every new one."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -38,16 +39,35 @@ def test_a_lease_from_a_clock_that_was_stepped_back_does_not_hold(journal: Journ
 
 
 def test_who_led_before_does_not_finish_what_it_began(journal: Journal) -> None:
-    """Stopped between two transactions: the second is not written. The twin without it is."""
+    """Stopped between two transactions, or in one: it is not written. The twin without it is."""
     epoch = journal.leadership.acquire("one", 60.0)
     assert epoch == 1
     now = datetime(2026, 8, 27, 12, tzinfo=UTC)
-    with journal.leadership.acting(epoch):
+
+    def take_over() -> int | None:
+        journal.leadership.release("one", 1)
+        return journal.leadership.acquire("two", 60.0)
+
+    with journal.leadership.acting(epoch), ThreadPoolExecutor() as another:
         journal.ledger.close_run("a", {}, now)
-        journal.leadership.release("one", epoch)
-        assert journal.leadership.acquire("two", 60.0) == 2
+        assert another.submit(take_over).result() == 2
         with pytest.raises(Fenced):
             journal.ledger.close_run("b", {}, now)
     assert set(journal.ledger.closed_runs()) == {"a"}
     journal.ledger.close_run("c", {}, now)
+    assert set(journal.ledger.closed_runs()) == {"a", "c"}
+
+
+def test_who_does_not_know_who_leads_writes_nothing(journal: Journal) -> None:
+    """Before anybody led it may; once one has led, only in the epoch that was read."""
+    now = datetime(2026, 8, 27, 12, tzinfo=UTC)
+    assert journal.leadership.epoch() == 0
+    with journal.leadership.acting(0):
+        journal.ledger.close_run("a", {}, now)
+    assert journal.leadership.acquire("one", 60.0) == journal.leadership.epoch() == 1
+    for unknown in (None, 0):
+        with journal.leadership.acting(unknown), pytest.raises(Fenced):
+            journal.ledger.close_run("b", {}, now)
+    with journal.leadership.acting(1):
+        journal.ledger.close_run("c", {}, now)
     assert set(journal.ledger.closed_runs()) == {"a", "c"}

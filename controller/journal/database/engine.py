@@ -130,17 +130,17 @@ class Database:
         """
         check: Callable[[Connection], None] | None = getattr(self._of_thread, "check", None)
         with self._guarded(), self.engine.begin() as connection:
+            yield connection
             if check is not None:
                 check(connection)
-            yield connection
 
     @contextmanager
-    def writing_after(self, check: Callable[[Connection], None]) -> Iterator[None]:
-        """Have everything that this thread writes in the block begin with a check.
+    def writing_if(self, check: Callable[[Connection], None]) -> Iterator[None]:
+        """Have everything that this thread writes in the block end with a check.
 
         Args:
-            check: called in each transaction that writes, before anything else; what it raises
-                undoes that transaction.
+            check: called in each transaction that writes, just before it is committed, so that what
+                the check locks is locked for no longer; what it raises undoes that transaction.
         """
         before = getattr(self._of_thread, "check", None)
         self._of_thread.check = check

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.hull import Hull
-from wattmesh.policies.rules.price import ROUNDING, PriceSolution, from_nothing
+from wattmesh.policies.rules.price import ROUNDING, PriceSolution
+from wattmesh.policies.shared_grid import from_nothing
 from wattmesh.telemetry.readings import J_PER_KWH
 
 IDLE = -1

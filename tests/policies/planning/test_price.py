@@ -9,7 +9,8 @@ from tests.builders.points import catalogue, point
 from tests.policies.oracles import least_grams, least_grams_whole
 from tests.policies.planning.price_path import path
 from wattmesh.policies.hull import Hull, lower_hull
-from wattmesh.policies.rules.price import PriceSolution, fill, from_nothing, hindsight_bound_g
+from wattmesh.policies.rules.price import PriceSolution, fill, hindsight_bound_g
+from wattmesh.policies.shared_grid import from_nothing
 from wattmesh.telemetry.readings import J_PER_KWH
 
 POINTS = st.lists(
