@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.telemetry.sources.redfish_server import CHASSIS, Controller
+from tests.telemetry.sources.redfish_server import CHASSIS, USER, Controller
 from tests.telemetry.sources.test_node_meter import (
     OLD,
     SAID,
-    USER,
     Asked,
     ask,
     asked,
