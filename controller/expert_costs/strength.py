@@ -46,6 +46,8 @@ class StrengthLoop:
     ) -> StrengthStep:
         """Decide the strength after a count; `price`: see `price_of`."""
         before, self.before = self.before, count
+        if before is not None and before.layout != count.layout:
+            self.other_lean()  # other experts are on the cheap GPUs
         self._judge(before, count, limits)
         return next_strength(
             leans_by(count),
@@ -62,8 +64,8 @@ class StrengthLoop:
             limits,
         )
 
-    def other_scores(self) -> None:
-        """Forget what was proven: at the same strength, other scores are another lean."""
+    def other_lean(self) -> None:
+        """Forget what was proven: at other scores, or in another layout."""
         self.quality = begun_anew(self.quality)
 
     def _judge(self, before: RunCount | None, count: RunCount, limits: StrengthLimits) -> None:

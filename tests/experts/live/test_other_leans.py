@@ -1,0 +1,100 @@
+"""What was told, learned or proven of another lean is not told of this one."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import open_folder, served, settings
+from tests.builders import messages
+from tests.experts.live.test_live_costs import COSTS, GPUS, RATE, World
+from tests.experts.live.test_live_strength import SteeredWorld
+from wattmesh.controller.expert_costs.sentences import version_in
+
+__all__ = ["open_folder", "served", "settings"]
+
+
+@pytest.fixture
+def steered(served: Any) -> SteeredWorld:
+    """A run whose strength wattmesh moves."""
+    return SteeredWorld(served)
+
+
+def test_what_a_wattmesh_that_keeps_nothing_told_meanwhile_is_not_taken_back(
+    steered: SteeredWorld,
+) -> None:
+    """A downgrade, in which quality stopped the lean, and an upgrade: the run stays at 0."""
+    while steered.boundary() < 0.1:
+        pass
+    store, epoch = steered.served.journal.expert_learning, steered.served.loop_facts.lead.epoch or 0
+    text = store.all()[messages.RUN]
+    steered.gap = 1e6
+    steered.boundary()
+    steered.gap = 0.001
+    steered.boundary()
+    assert steered.leans["stopped"]
+    newest = steered.told().version
+    store.keep(messages.RUN, text, now=steered.served.clock.wall, epoch=epoch)
+    steered.pass_s(3600.0)
+    steered.begin_to_lead()
+    assert f"has told it version {newest} meanwhile" in steered.why()[-1]
+    steered.read()
+    assert steered.told().version == 0
+    for _ in range(4):
+        steered.boundary()
+    assert (steered.told().strength, steered.told().stopped) == (0.0, True)
+    assert steered.told().version > newest
+
+
+def test_the_version_of_a_sentence_is_read_and_nothing_else() -> None:
+    """Sentences of other kinds tell none."""
+    assert version_in("a (b): expert costs, version 1795: no router leans.") == 1795
+    for other in ("", "a (b): what its experts cost is learned anew, as x.", "version 7: x"):
+        assert version_in(other) == 0
+
+
+def test_what_was_proven_in_another_layout_is_proven_anew(steered: SteeredWorld) -> None:
+    """Other experts are on the cheap GPUs, so the strength waits for six pairs again."""
+    steered.grid = [75.0, 525.0]
+    for _ in range(12):
+        strength = steered.boundary()
+    assert strength == pytest.approx(0.05)
+    steered.grid = [300.0, 300.0]
+    counts = 1
+    while steered.boundary(layout=messages.B) <= 0.05 + 1e-9:
+        counts += 1
+    assert counts >= 6
+
+
+def test_at_another_limit_a_single_span_moves_no_scores(served: Any) -> None:
+    """Of a single span nobody knows its noise: it takes two."""
+    world = World(served)
+    world.save_steps(4)
+    before = world.told()
+    world.limit_w = 500.0
+    world.joules[GPUS[1]] = 0.003
+    moved = []
+    for _ in range(4):
+        world.save_steps(1)
+        spans = {each["spans"] for each in world.served.get(f"{COSTS}?details=yes").body["gpus"]}
+        moved.append((min(spans), world.told().scores != before.scores))
+    assert (1, False) in moved
+    assert moved[-1][1]
+
+
+def test_why_nothing_leans_is_said_as_it_is_now(served: Any) -> None:
+    """GPUs of one kind, then one that is not counted, then all: each time the reason of then."""
+    world = World(served)
+    world.joules = dict.fromkeys(GPUS, 0.003)
+    world.save_steps(8)
+    told = world.told()
+    assert "the GPUs cost the same" in told.neutral_because
+    for _ in range(2):
+        world.pass_s(60.0)
+        tokens = dict.fromkeys(GPUS[:3], int(RATE * world.elapsed_s))
+        assert world.report(tokens=tokens).status == 200
+        world.pass_s(5.0)
+        world.read()
+    assert world.told().neutral_because == "the cost of 1 of 4 GPUs is not known"
+    world.save_steps(3)
+    assert "the GPUs cost the same" in world.told().neutral_because
+    assert world.told().version == told.version
