@@ -77,7 +77,8 @@ class StrengthLoop:
         leaned = before.strength if before is not None and same else count.strength
         if count.gap is None or leaned <= 0:
             return
-        steady = same and leaned == count.strength
+        # Two losses that are one number are those of routers that do not lean at all.
+        steady = same and leaned == count.strength and count.gap != 0.0
         self.quality = judged(self.quality, count.gap, leaned, steady=steady, bound=limits.gap)
 
 

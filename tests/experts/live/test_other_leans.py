@@ -65,6 +65,14 @@ def test_what_was_proven_in_another_layout_is_proven_anew(steered: SteeredWorld)
     assert counts >= 6
 
 
+def test_a_pair_of_one_number_proves_nothing(steered: SteeredWorld) -> None:
+    """Routers that find nothing to lean to say the same loss twice: no strength is proven by it."""
+    steered.gap = 0.0
+    assert max(steered.boundary() for _ in range(14)) == pytest.approx(0.05)
+    steered.gap = 0.001
+    assert max(steered.boundary() for _ in range(9)) > 0.05 + 1e-9
+
+
 def test_at_another_limit_a_single_span_moves_no_scores(served: Any) -> None:
     """Of a single span nobody knows its noise: it takes two."""
     world = World(served)
