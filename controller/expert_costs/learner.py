@@ -354,7 +354,8 @@ class CostLearner:
         section, newest = self._loop_facts.settings.runs.get(row.name), learning.loop.before
         if section is None or not section.expert_control or newest is None:
             return False
-        return scores_stay(leans_by(newest), trained(row), _limits(section))
+        to = learning.step.strength if learning.step is not None else 0.0
+        return scores_stay(leans_by(newest), trained(row), _limits(section), to)
 
     def _holds(self, gpus: list[str], costs: Mapping[str, TokenCost], now: datetime) -> bool:
         """Return whether every GPU was read lately, and is as it was when it was learned."""

@@ -46,8 +46,8 @@ class StrengthLoop:
     ) -> StrengthStep:
         """Decide the strength after a count; `price`: see `price_of`."""
         before, self.before = self.before, count
-        if before is not None and before.layout != count.layout:
-            self.other_lean()  # other experts are on the cheap GPUs
+        if before and (before.launch, before.layout) != (count.launch, count.layout):
+            self.other_lean()  # other experts may be on the cheap GPUs
         self._judge(before, count, limits)
         return next_strength(
             leans_by(count),
@@ -65,7 +65,7 @@ class StrengthLoop:
         )
 
     def other_lean(self) -> None:
-        """Forget what was proven: at other scores, or in another layout."""
+        """Forget what was proven: at other scores, in another layout or launch."""
         self.quality = begun_anew(self.quality)
 
     def _judge(self, before: RunCount | None, count: RunCount, limits: StrengthLimits) -> None:

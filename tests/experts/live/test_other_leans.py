@@ -1,5 +1,6 @@
 """What was told, learned or proven of another lean is not told of this one."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,30 @@ def test_what_was_proven_in_another_layout_is_proven_anew(steered: SteeredWorld)
     while steered.boundary(layout=messages.B) <= 0.05 + 1e-9:
         counts += 1
     assert counts >= 6
+
+
+def test_what_was_proven_in_another_launch_is_proven_anew(steered: SteeredWorld) -> None:
+    """The rank that has an expert may be on another GPU in it."""
+    while steered.boundary() < 0.1:
+        pass
+    loop = steered.served.experts._runs[messages.RUN].loop
+    assert loop.quality.proven == pytest.approx(0.05)
+    assert loop.before is not None
+    loop.before = replace(loop.before, launch="incarnation-0")
+    steered.boundary()
+    assert (loop.quality.proven, loop.quality.pairs > 6) == (0.0, True)
+
+
+def test_a_sweep_that_the_settings_name_no_more_is_forgotten(served: Any) -> None:
+    """A daemon that begins without it learns anew; with the same one it goes on."""
+    world = SteeredWorld(served)
+    world.save_steps(4)
+    world.begin_to_lead()
+    assert world.served.experts._runs[messages.RUN].costs.costs
+    served.sweeps.clear()
+    world.begin_to_lead()
+    assert "another sweep of 4 GPUs, or none any more" in world.why()[-1]
+    assert not world.served.experts._runs[messages.RUN].costs.costs
 
 
 def test_a_pair_of_one_number_proves_nothing(steered: SteeredWorld) -> None:
