@@ -1,5 +1,6 @@
 """What was told, learned or proven of another lean is not told of this one."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,11 @@ import pytest
 from tests.api.conftest import open_folder, served, settings
 from tests.builders import messages
 from tests.experts.live.test_live_costs import COSTS, GPUS, RATE, World
+from tests.experts.live.test_live_job import NoStore
 from tests.experts.live.test_live_strength import SteeredWorld
 from wattmesh.controller.expert_costs.sentences import version_in
+from wattmesh.reconfig.hook.expert_costs import RankExpertCosts
+from wattmesh.reconfig.state.state import State
 
 __all__ = ["open_folder", "served", "settings"]
 
@@ -131,3 +135,24 @@ def test_why_nothing_leans_is_said_as_it_is_now(served: Any) -> None:
     world.save_steps(3)
     assert "the GPUs cost the same" in world.told().neutral_because
     assert world.told().version == told.version
+
+
+@pytest.mark.parametrize(
+    ("pairs", "gap"),
+    [
+        ([(math.nan, 2.0), (2.0, 2.0)], 1e6),
+        ([(4.0, 2.0), (2.0, 2.0)], 1.0),
+        ([(2.5, 2.0), (math.nan, math.nan)], 0.25),
+        ([(2.5, 2.0), (2.25, 2.0)], 0.125),
+    ],
+)
+def test_a_pair_that_ends_a_lean_is_not_replaced_before_the_save_step(
+    pairs: list[tuple[float, float]], gap: float
+) -> None:
+    """Nor is a pair by one that could not be measured; else the newest counts, once."""
+    experts, state = RankExpertCosts(lambda *_: None, "GPU-a"), State(modules=[], optimizers=[])
+    store: Any = NoStore()
+    for pair in pairs:
+        experts.count(1, paired=pair)
+    said = [experts.fact(store, state, leads=True) for _ in range(2)]
+    assert [each["gap"] for each in said if each is not None] == [gap, None]
