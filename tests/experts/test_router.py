@@ -77,6 +77,14 @@ def test_without_costs_every_mode_is_off_to_the_bit(mode: RouterMode) -> None:
     assert all(map(torch.equal, plain, trained(mode, (-0.0,) * EXPERTS, 1.5)))
 
 
+@pytest.mark.parametrize("mode", list(RouterMode))
+def test_costs_that_are_the_same_for_all_experts_are_none(mode: RouterMode) -> None:
+    """Each on GPUs of all kinds: what rounding leaves of a mean, and a mean that is not 0."""
+    plain = trained(RouterMode.OFF, NEUTRAL, 0.0)
+    for costs in ((-1.5e-16,) * EXPERTS, (0.7,) * EXPERTS, (0.7, *(0.71,) * (EXPERTS - 1))):
+        assert all(map(torch.equal, plain, trained(mode, costs, 1.5)))
+
+
 @pytest.mark.parametrize("mode", [RouterMode.SOFT, RouterMode.TILT, RouterMode.DUAL])
 def test_with_costs_every_mode_but_off_differs(mode: RouterMode) -> None:
     """Sabotaged twin: what says `inert` above would see a lean."""

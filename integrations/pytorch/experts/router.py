@@ -32,6 +32,15 @@ MOST_STRENGTH = 8.0
 MOST_SCORE = 2.0
 """Scores of costs are within +-2; a factor exp(-8 * 4) is as good as none."""
 
+LEAST_RANGE = 0.1
+"""In deviations, from the cheapest to the dearest expert: less is noise.
+
+Scores of GPUs that differ span 2 at least, so this is the case only where each expert lies on GPUs
+of all kinds, or where a group of one kind is a part of a mixed run. Then nobody has to lean.
+"""
+
+ALIKE = "all experts cost the same, as each lies on GPUs that together cost the same"
+
 BEGIN = {"bias_X": 0.0, "lean_X": 0.0, "factor_X": 1.0, "counts_X": 0.0}
 """What a router's buffers are at first."""
 
@@ -248,7 +257,7 @@ def unusable(costs: Sequence[float], strength: float, experts: int) -> str:
         return f"the strength {strength:g} is not between 0 and {MOST_STRENGTH:g}"
     if any(abs(each) > MOST_SCORE * (1 + 1e-6) for each in numbers):
         return f"an expert cost is beyond +-{MOST_SCORE:g}"
-    return ""
+    return ALIKE if any(numbers) and max(numbers) - min(numbers) < LEAST_RANGE else ""
 
 
 def load_factors(scores: Sequence[float], strength: float, cap: float) -> tuple[float, ...]:
