@@ -67,6 +67,7 @@ class Zygote:
         self._outs: dict[int, Path] = {}
         self._said: dict[int, dict[str, Any]] = {}
         self._news = threading.Condition()
+        self._sending = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -82,10 +83,11 @@ class Zygote:
 
         `hosts`: how many of the ranks are on each of one or two hosts of their own.
         """
-        self._number += 1
-        self._outs[self._number] = out
+        with self._news:  # tests start launches from several threads
+            self._number = number = self._number + 1
+            self._outs[number] = out
         request = {
-            "id": self._number,
+            "id": number,
             "nproc": nproc,
             "environment": dict(environment),
             "out": str(out),
@@ -93,7 +95,7 @@ class Zygote:
             **({"hosts": list(hosts)} if hosts else {}),
         }
         self._send(request)
-        return self._number
+        return number
 
     def load(self, module: str) -> None:
         """Import what is slow to import once, for every rank that is started from now on."""
@@ -153,8 +155,9 @@ class Zygote:
 
     def _send(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
+        with self._sending:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
