@@ -7,7 +7,7 @@ run fetches the row itself, so a daemon killed at any moment leaves no order or 
 import logging
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from math import inf
@@ -93,11 +93,41 @@ class JournalActor:
             isolation=self._isolation,
         )
         rows = {row.run: row for row in seen.snapshot.runs}
-        for decision in self._recorded(seen, seen.epoch, decisions):
-            if planned.mode is Mode.ACT:
+        recorded = self._recorded(seen, seen.epoch, decisions)
+        if planned.mode is not Mode.ACT:
+            return
+        done = self._clocks_together(seen, seen.epoch, rows, recorded)
+        for decision in recorded:
+            if decision.run not in done:
                 with self._isolation.alone(decision.run, "carrying out what was decided"):
                     row = rows[decision.run]
                     carry_out(self._journal, row, decision, now=seen.snapshot.now, epoch=seen.epoch)
+
+    def _clocks_together(
+        self,
+        seen: JournalObservation,
+        epoch: int,
+        rows: Mapping[str, RunRow],
+        decisions: Sequence[Decision],
+    ) -> Container[str]:
+        """Wish for all clocks that were decided, in one transaction; return whose it wished for.
+
+        An announced cap changes the clocks of all runs in one cycle, and a commit takes
+        milliseconds. None if one of them cannot be wished for: each by itself then.
+        """
+        try:
+            wishes = {
+                each.run: _clock_mhz(rows[each.run], each)
+                for each in decisions
+                if each.action is Action.CLOCK
+            }
+            if wishes:
+                self._journal.runs.wish_clocks(wishes, now=seen.snapshot.now, epoch=epoch)
+        except (JournalUnavailable, Fenced):
+            raise
+        except Exception:
+            return ()
+        return wishes
 
     def _recorded(
         self,
@@ -222,7 +252,7 @@ class JournalActor:
             clock_mhz = due_clock(row, newest) if in_force else row.clock_mhz
         if clock_mhz == row.clock_mhz:
             return False
-        self._journal.runs.wish_clock(row.run, clock_mhz, now=seen.snapshot.now, epoch=epoch)
+        self._journal.runs.wish_clocks({row.run: clock_mhz}, now=seen.snapshot.now, epoch=epoch)
         log.info("%s: the clock wished for its GPUs is now %s", row.name, clock_mhz or "none")
         return True
 
@@ -265,14 +295,18 @@ def carry_out(
         case Action.SWITCH:
             _write_intent_row(journal, row, decision, now=now, epoch=epoch)
         case Action.CLOCK:
-            clock_mhz = _catalogue(row, decision).point(decision.target).clock_mhz
-            journal.runs.wish_clock(row.run, clock_mhz, now=now, epoch=epoch)
+            journal.runs.wish_clocks({row.run: _clock_mhz(row, decision)}, now=now, epoch=epoch)
         case Action.SUSPEND:
             _order_sleep(journal, row, decision, now=now, epoch=epoch)
         case Action.RESUME:
             _order_to_wake(journal, row, decision, now=now, epoch=epoch)
         case _:
             assert_never(decision.action)
+
+
+def _clock_mhz(row: RunRow, decision: Decision) -> int | None:
+    """Return the clock that a decision sets; raises as `_catalogue` does."""
+    return _catalogue(row, decision).point(decision.target).clock_mhz
 
 
 def _catalogue(row: RunRow, decision: Decision) -> Catalogue:

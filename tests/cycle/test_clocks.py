@@ -1,5 +1,6 @@
 """The clock wished for a run's GPUs: committed before anybody sets it, and taken back in time."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,7 @@ from tests.builders import cycles
 from tests.builders.cycles import CATALOGUE, dirty_day, report, step_switch
 from tests.builders.points import point
 from tests.builders.runs import T0, A, B, register
+from wattmesh.controller.cycle import cycle
 from wattmesh.controller.cycle.clocks import (
     BEAT_S,
     LEASE_S,
@@ -23,9 +25,10 @@ from wattmesh.controller.cycle.clocks import (
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.cycle.fleet import Fleet, GpusRead
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
-from wattmesh.errors import Fenced
-from wattmesh.policies.decision import Action, Mode
+from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow, RunStore
+from wattmesh.errors import Fenced, InputInvalid
+from wattmesh.policies.decision import Action, Decision, Mode, Observation
+from wattmesh.policies.rules.decide import decide
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.desired import Desired, GpuControl
 
@@ -205,8 +208,53 @@ def test_a_daemon_that_lost_its_epoch_wishes_nothing(journal: Journal) -> None:
     """The intent is committed under the leader's epoch or not at all."""
     journal.leadership.acquire("test", 60.0)
     with pytest.raises(Fenced):
-        journal.runs.wish_clock("r", 1305, now=T0, epoch=999)
+        journal.runs.wish_clocks({"r": 1305}, now=T0, epoch=999)
     assert row(journal).clock_mhz is None
+
+
+@pytest.mark.parametrize(("target", "commits"), [("S", 1), ("gone", 2)])
+def test_all_clocks_are_wished_for_at_once_and_one_that_cannot_be_stops_no_other(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, target: str, commits: int
+) -> None:
+    """One commit for all runs; if that fails, one for each, and what failed is one run's."""
+    plan = RunPlan(catalogue=WITH_CLOCKS, deadline=T0 + timedelta(hours=5))
+    for name in ("s", "t"):
+        register(
+            journal, plan=plan, run=name, name=name, incarnation=name, host="",
+            gpus=tuple(f"{name}-{gpu}" for gpu in GPUS), tokens_total=10_000_000,
+        )  # fmt: skip
+    targets = {"r": "S", "s": "S", "t": target}
+
+    def decided(seen: Observation) -> tuple[Decision, ...]:
+        return tuple(
+            replace(each, action=Action.CLOCK, target=targets[each.run], kind="test")
+            for each in decide(seen)
+        )
+
+    wished: list[tuple[str, ...]] = []
+    wish_clocks = RunStore.wish_clocks
+
+    def noted(store: RunStore, wishes: Mapping[str, int | None], **others: Any) -> None:
+        wished.append(tuple(sorted(wishes)))
+        wish_clocks(store, wishes, **others)
+
+    monkeypatch.setattr(RunStore, "wish_clocks", noted)
+    monkeypatch.setattr(cycle, "decide", decided)
+    turn(journal)
+    clocks = {each.run: each.clock_mhz for each in journal.runs.all(T0)}
+    assert clocks == {"r": 1305, "s": 1305, "t": 1305 if target == "S" else None}
+    assert len(wished) == commits
+    assert {each.clock_mhz for each in journal.stays.of("s")[-1:]} == {1305}
+
+
+def test_clocks_wished_for_together_are_all_written_or_none(journal: Journal) -> None:
+    """A run that is not known takes the others back with it."""
+    epoch = journal.leadership.acquire("test", 60.0)
+    assert epoch is not None
+    with pytest.raises(InputInvalid, match="run gone is not known"):
+        journal.runs.wish_clocks({"r": 1305, "gone": 1305}, now=T0, epoch=epoch)
+    assert row(journal).clock_mhz is None
+    assert {each.clock_mhz for each in journal.stays.of("r")} == {None}
 
 
 def test_the_clock_follows_a_confirmed_switch(journal: Journal) -> None:

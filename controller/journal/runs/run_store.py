@@ -64,7 +64,7 @@ from wattmesh.controller.journal.runs.sleeps import (
     release_of,
     when_it_left,
 )
-from wattmesh.controller.journal.runs.stays import SUSPENDED, note_stay
+from wattmesh.controller.journal.runs.stays import SUSPENDED, note_stays
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.reconfig.ranges import clean
@@ -182,7 +182,7 @@ class RunStore:
                     _seen(connection, message, now)
                 else:
                     taken = False
-            note_stay(connection, message.run, now)
+            note_stays(connection, [message.run], now)
         if new and doubted:
             self.doubtful.add(message.run, counted=plan.deadline is None)
         self.liveness.hear(message.run, Sign.of(message, owner_uid, now, "registered"))
@@ -224,7 +224,7 @@ class RunStore:
             )
             _spoke(connection, message, now)
             if to_text(message.layout.to_dict()) != row.layout:
-                note_stay(connection, message.run, now)
+                note_stays(connection, [message.run], now)
         self.liveness.hear(message.run, Sign.of(message, owner_uid, now, message.phase))
 
     def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> bool:
@@ -270,7 +270,7 @@ class RunStore:
                 .where(INCARNATIONS.c.incarnation == message.incarnation)
                 .values(**ended, asleep_release=release)
             )
-            note_stay(connection, message.run, left_at)
+            note_stays(connection, [message.run], left_at)
         self.liveness.forget(message.run)
         return True
 
@@ -413,16 +413,19 @@ class RunStore:
                 update(RUNS).where(carried_out).values(ordered_point="", ordered_reason="")
             )
 
-    def wish_clock(self, run: str, clock_mhz: int | None, *, now: datetime, epoch: int) -> None:
-        """Commit the clock lock wished for a run's GPUs (None: none), before anybody sets it.
+    def wish_clocks(self, wishes: Mapping[str, int | None], *, now: datetime, epoch: int) -> None:
+        """Commit the clock lock wished for each run's GPUs (None: none), before anybody sets it.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
+            InputInvalid: a run is not known; nothing was written.
         """
+        at_us = to_us(now)
         with self._database.writing() as connection:
             check_epoch(connection, epoch)
-            change_run(connection, run, clock_mhz=clock_mhz, clock_at=to_us(now))
-            note_stay(connection, run, now)
+            for run, clock_mhz in wishes.items():
+                change_run(connection, run, clock_mhz=clock_mhz, clock_at=at_us)
+            note_stays(connection, list(wishes), now)
 
     def note_speeds(self, speeds: Mapping[str, str], *, epoch: int) -> None:
         """Store what was measured of the points of some runs, by run.

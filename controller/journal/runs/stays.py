@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, select
+from sqlalchemy import Connection, Row, Select, bindparam, func, select
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import INCARNATIONS, RUNS, STAYS, SWITCHES
@@ -29,18 +29,32 @@ OURS = (RESTART, SUSPENDED)
 """End reasons that we caused, so that no baseline's clock stops for them."""
 
 _STAYS = select(STAYS).where(STAYS.c.run == bindparam("which")).order_by(STAYS.c.at)
-_NEWEST_STAY = (
-    select(STAYS).where(STAYS.c.run == bindparam("which")).order_by(STAYS.c.at.desc()).limit(1)
-)
 _LAUNCHES = (
     select(INCARNATIONS)
     .where(INCARNATIONS.c.run == bindparam("which"))
     .order_by(INCARNATIONS.c.started_at)
 )
-_HERE = select(RUNS.c.layout, RUNS.c.clock_mhz, RUNS.c.tokens, RUNS.c.finish_reason).where(
-    RUNS.c.run == bindparam("which")
+_SAME = STAYS.alias()
+_NEWEST_AT = select(func.max(_SAME.c.at)).where(_SAME.c.run == RUNS.c.run).scalar_subquery()
+_HERE: Select[Any] = (
+    select(
+        RUNS.c.run,
+        RUNS.c.layout,
+        RUNS.c.clock_mhz,
+        RUNS.c.tokens,
+        RUNS.c.finish_reason,
+        SWITCHES.c.state,
+        STAYS.c.at.label("newest_at"),
+        STAYS.c.layout.label("newest_layout"),
+        STAYS.c.clock_mhz.label("newest_clock_mhz"),
+        STAYS.c.switching.label("newest_switching"),
+    )
+    .join_from(RUNS, SWITCHES, SWITCHES.c.open_run == RUNS.c.run, isouter=True)
+    .join(STAYS, (STAYS.c.run == RUNS.c.run) & (STAYS.c.at == _NEWEST_AT), isouter=True)
+    .where(RUNS.c.run.in_(bindparam("which", expanding=True)))
 )
-_OPEN_SWITCH = select(SWITCHES.c.state).where(SWITCHES.c.open_run == bindparam("which"))
+_TOGETHER = 500
+"""Runs in one query: databases limit how many values one takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,19 +138,28 @@ def held_gpus(ranks: Sequence[str], allocated: Sequence[str]) -> tuple[str, ...]
     return (*filter(None, ranks), *beyond, *("",) * unknown)
 
 
-def note_stay(connection: Connection, run: str, now: datetime) -> None:
-    """Store where a run is now, if that changed; part of the caller's transaction."""
-    row = connection.execute(_HERE, {"which": run}).one_or_none()
-    if row is None:
-        return
-    state = connection.execute(_OPEN_SWITCH, {"which": run}).scalar()
-    moving = state is not None and state != str(SwitchState.ORDERED)
+def note_stays(connection: Connection, runs: Sequence[str], now: datetime) -> None:
+    """Store where runs are now, of those where that changed; part of the caller's transaction."""
+    for begin in range(0, len(runs), _TOGETHER):
+        some = {"which": runs[begin : begin + _TOGETHER]}
+        here: Sequence[Row[Any]] = connection.execute(_HERE, some).all()
+        upsert(connection, STAYS, [stay for row in here if (stay := _stay(row, now))])
+
+
+def _stay(row: Row[Any], now: datetime) -> dict[str, Any]:
+    """Give the row of a run's stay from now on; empty if it is where it was."""
+    moving = row.state is not None and row.state != str(SwitchState.ORDERED)
     switching = int(moving or row.finish_reason in OURS)
-    newest = connection.execute(_NEWEST_STAY, {"which": run}).one_or_none()
-    here = (row.layout, row.clock_mhz, switching)
-    if newest is not None and (newest.layout, newest.clock_mhz, newest.switching) == here:
-        return
+    newest = (row.newest_layout, row.newest_clock_mhz, row.newest_switching)
+    if row.newest_at is not None and newest == (row.layout, row.clock_mhz, switching):
+        return {}
     # A wall clock that was stepped back must not put a stay before the one it follows.
-    at_us = max(to_us(now), newest.at + 1 if newest is not None else 0)
-    values = {"run": run, "at": at_us, "layout": row.layout, "clock_mhz": row.clock_mhz}
-    upsert(connection, STAYS, [values | {"switching": switching, "tokens": row.tokens}])
+    at_us = max(to_us(now), row.newest_at + 1 if row.newest_at is not None else 0)
+    return {
+        "run": row.run,
+        "at": at_us,
+        "layout": row.layout,
+        "clock_mhz": row.clock_mhz,
+        "switching": switching,
+        "tokens": row.tokens,
+    }

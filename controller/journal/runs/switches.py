@@ -27,7 +27,7 @@ from wattmesh.controller.journal.database.values import (
 )
 from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.runs.run_store import speaker
-from wattmesh.controller.journal.runs.stays import note_stay
+from wattmesh.controller.journal.runs.stays import note_stays
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import AT_PACE, FINAL, REFUSED, SwitchState, advance, position
 from wattmesh.reconfig.wire import Order, SwitchMode, Transition
@@ -311,7 +311,7 @@ class SwitchStore:
                 }
                 _update(connection, transition.switch_id, values)
                 _store_layout(connection, transition)
-                note_stay(connection, transition.run, now)
+                note_stays(connection, [transition.run], now)
             elif _adds_pace(row, transition):
                 evidence = {**to_evidence(row.evidence), AT_PACE: transition.evidence[AT_PACE]}
                 _update(connection, transition.switch_id, {"evidence": to_text(evidence)})
@@ -333,7 +333,7 @@ class SwitchStore:
             _update(
                 connection, switch_id, {"detail": detail, **_moved(connection, state, row.run, now)}
             )
-            note_stay(connection, row.run, now)
+            note_stays(connection, [row.run], now)
             return True
 
 
