@@ -60,7 +60,7 @@ class Source:
     """An opened checkpoint of any kind.
 
     Attributes:
-        kind: "dcp", "huggingface", "deepspeed" or "universal".
+        kind: "dcp", "huggingface", "deepspeed", "megatron" or "universal".
         described: a short description for the screen.
         folder: the folder that `index.files` are relative to.
         index: with its cover proven.
