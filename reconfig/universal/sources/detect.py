@@ -130,8 +130,9 @@ def locate(path: Path, allowance: Allowance | None = None) -> tuple[Path, str]:
     if found is None:
         raise InputInvalid(
             f"{path}: there is no checkpoint in it. Looked for: manifest.json (universal "
-            f"checkpoint), metadata.json (Megatron), {METADATA} (torch DCP), zero_pp_rank_*_optim_states.pt or `{LATEST}` "
-            f"(DeepSpeed), `{ITERATION}` (Megatron), *.safetensors (Hugging Face), and {METADATA} in its folders (steps of "
+            f"checkpoint), metadata.json or `{ITERATION}` (Megatron), {METADATA} (torch DCP), "
+            f"zero_pp_rank_*_optim_states.pt or `{LATEST}` (DeepSpeed), *.safetensors (Hugging "
+            f"Face), and {METADATA} in its folders (steps of "
             "torch DCP, or a model and its optimizer)."
         )
     return found

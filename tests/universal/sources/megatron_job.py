@@ -70,8 +70,12 @@ def _without_cuda() -> None:
         return isinstance(device, str | torch.device) and str(device).startswith("cuda")
 
     class Answer(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            named = {key: "cpu" if is_cuda(value) else value for key, value in (kwargs or {}).items()}
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            named = {
+                key: "cpu" if is_cuda(value) else value for key, value in (kwargs or {}).items()
+            }
             if func is torch.Tensor.cuda:
                 return args[0]
             result = func(*("cpu" if is_cuda(each) else each for each in args), **named)
@@ -107,8 +111,11 @@ class _Trained:
         groups.initialize_model_parallel(tp, pp)
         torch.manual_seed(seed)
         dtype = torch.bfloat16 if case.bf16 else torch.float32
-        mixture: dict[str, Any] = {"num_moe_experts": case.experts, "moe_router_topk": 1,
-                                   "moe_router_pre_softmax": True}
+        mixture: dict[str, Any] = {
+            "num_moe_experts": case.experts,
+            "moe_router_topk": 1,
+            "moe_router_pre_softmax": True,
+        }
         config = TransformerConfig(
             num_layers=LAYERS, hidden_size=16, num_attention_heads=4, num_query_groups=2,
             ffn_hidden_size=32, gated_linear_unit=case.gated, add_bias_linear=not case.experts,
@@ -214,9 +221,10 @@ def _load(case: Case, target: tuple[int, int], folder: Path, rank: int) -> None:
     for path, parts in wanted.items():
         whole = loaded[path]
         for part, piece in zip(parts, whole.chunk(len(parts)), strict=True):
-            found.append((*_named(part), piece.clone()))
-    name = f"{case.name}.{target[0]}-{target[1]}.{rank}.pt"
-    torch.save(found, folder / name)
+            name, state, start = _named(part)
+            shape = (1,) * (len(start) - piece.dim()) + tuple(piece.shape)
+            found.append((name, state, start, piece.clone().reshape(shape)))
+    torch.save(found, folder / f"{case.name}.{target[0]}-{target[1]}.{rank}.pt")
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Any:
@@ -248,7 +256,8 @@ def _named(part: Any) -> tuple[str, str, tuple[int, ...]]:
         state, _, name = name.removeprefix("optimizer.state.").partition(".")
         state = "param" if state == "fp32_param" else state
     start = part.global_offset
-    if part.prepend_axis_num and ".layers." in name and not part.key.split(".layers.")[1][0].isdigit():
+    _, _, rest = name.partition(".layers.")
+    if part.prepend_axis_num and rest and not rest[0].isdigit():
         name = name.replace(".layers.", f".layers.{start[0]}.", 1)
         start = start[1:]
     return name, state, tuple(start)

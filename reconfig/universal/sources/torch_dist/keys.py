@@ -1,7 +1,8 @@
 """Sorts Megatron's keys into parameters, slots and the rest, and takes stacked layers apart.
 
     <name>                                            a parameter or buffer
-    [chained_<N>.]optimizer.state.<slot>.<name>       a slot; `fp32_param` and `param` are the master
+    [chained_<N>.]optimizer.state.<slot>.<name>       a slot; or, as `fp32_param` or `param`,
+                                                      the parameter's fp32 master
     [chained_<N>.]optimizer.distributed...            buckets of a distributed optimizer, unnamed
     ...layers.<rest>                                  all layers in one tensor, layer by layer
 
@@ -63,6 +64,25 @@ def sort(tensors: Mapping[str, Tensor], chunks: Chunks, where: str) -> Sorted:
         CheckpointDamaged: a file is missing or too short.
     """
     whole = {key: each for key, each in tensors.items() if not is_of_optimizer(key)}
+    slots, masters = _slots(tensors, whole, where)
+    taken = _Taken(chunks, where)
+    for name, tensor in {**whole, **masters}.items():
+        for each, part in taken.apart(name, tensor):
+            taken.put(f"{HOOK.model}{each}", part)
+            if name in masters:
+                taken.optimized[each] = None
+    mastered = len(taken.optimized)
+    for (name, slot), tensor in slots.items():
+        for each, part in taken.apart(name, tensor):
+            taken.put(f"{HOOK.optim}state.{each}.{slot}", part)
+            taken.optimized[each] = None
+    return Sorted(taken.found, tuple(taken.optimized), mastered)
+
+
+def _slots(
+    tensors: Mapping[str, Tensor], whole: Mapping[str, Tensor], where: str
+) -> tuple[dict[tuple[str, str], Tensor], dict[str, Tensor]]:
+    """The optimizer's tensors: slots by (parameter, slot), and masters by parameter."""
     slots: dict[tuple[str, str], Tensor] = {}
     masters: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
@@ -72,29 +92,22 @@ def sort(tensors: Mapping[str, Tensor], chunks: Chunks, where: str) -> Sorted:
         if match is None:
             raise InputInvalid(_unnamed(key, where))
         slot, name = match.groups()
-        if name not in whole:
+        weight = whole.get(name)
+        if weight is None:
             raise InputInvalid(f"{where}: {key!r:.80} is a slot of a parameter that is not there.")
         if (name, slot) in slots or (slot in _MASTERS and name in masters):
             raise InputInvalid(f"{where}: {name!r:.80} has its {slot!r:.40} twice.")
-        if slot in _MASTERS:
-            masters[name] = _fitting(tensor, whole[name], key, where)
-        else:
+        if len(tensor.shape) == len(weight.shape) + 1:
+            raise InputInvalid(_flattened(key, where))
+        if slot not in _MASTERS:
             slots[name, slot] = tensor
-    found: dict[str, Tensor] = {}
-    optimized: dict[str, None] = {}
-    mastered = 0
-    depths: dict[str, int] = {}
-    for name, tensor in {**whole, **masters}.items():
-        for each, part in _layers(name, tensor, depths, chunks, where):
-            _put(found, f"{HOOK.model}{each}", part, where)
-            if name in masters:
-                optimized[each] = None
-                mastered += 1
-    for (name, slot), tensor in slots.items():
-        for each, part in _layers(name, tensor, depths, chunks, where):
-            _put(found, f"{HOOK.optim}state.{each}.{slot}", part, where)
-            optimized[each] = None
-    return Sorted(found, tuple(optimized), mastered)
+        elif tensor.shape == weight.shape:
+            masters[name] = tensor
+        else:
+            raise InputInvalid(
+                f"{where}: {key!r:.80} has the shape {tensor.shape}, its parameter {weight.shape}."
+            )
+    return slots, masters
 
 
 def _unnamed(key: str, where: str) -> str:
@@ -105,45 +118,57 @@ def _unnamed(key: str, where: str) -> str:
     )
 
 
-def _fitting(master: Tensor, weight: Tensor, key: str, where: str) -> Tensor:
-    if master.shape != weight.shape:
-        raise InputInvalid(
-            f"{where}: {key!r:.80} has the shape {master.shape}, its parameter {weight.shape}."
-        )
-    return master
+def _flattened(key: str, where: str) -> str:
+    return (
+        f"{where}: {key!r:.80} has one dim more than its parameter, for Megatron before 0.16 saved "
+        "ranges of flattened pieces (fully_sharded_model_space); load it with Megatron and save it "
+        "with --dist-ckpt-optim-fully-reshardable."
+    )
 
 
-def _put(found: dict[str, Tensor], key: str, tensor: Tensor, where: str) -> None:
-    if key in found:
-        raise InputInvalid(f"{where}: {key!r:.80} is there twice once layers are taken apart.")
-    found[key] = tensor
+class _Taken:
+    """Tensors under DCP's keys while stacks of layers are taken apart."""
 
+    def __init__(self, chunks: Chunks, where: str) -> None:
+        self.found: dict[str, Tensor] = {}
+        self.optimized: dict[str, None] = {}
+        self._chunks = chunks
+        self._where = where
+        self._depths: dict[str, int] = {}
 
-def _layers(
-    name: str, tensor: Tensor, depths: dict[str, int], chunks: Chunks, where: str
-) -> Iterator[tuple[str, Tensor]]:
-    """The layers of a stack, each with its name; any other tensor as it is."""
-    match = _STACK.fullmatch(name)
-    alone = tensor.shape and all(box.shape[0] == 1 for box, _ in tensor.chunks)
-    if match is None or not alone:
-        yield name, tensor
-        return
-    count = tensor.shape[0]
-    if depths.setdefault(match[1], count) != count:
-        raise InputInvalid(
-            f"{where}: {name!r:.80} has {count} layers, others of {match[1]!r:.40} have "
-            f"{depths[match[1]]}."
-        )
-    parts: dict[int, list[tuple[Box, Place]]] = {}
-    for box, place in tensor.chunks:
-        stored = chunks.locate(place, tensor.dtype, box.shape)
-        inner = StoredTensor(stored.offset, stored.dtype, stored.shape[1:], stored.strides[1:])
-        chunk = (Box(box.start[1:], box.shape[1:]), ElementPlace(place.file, inner))
-        parts.setdefault(box.start[0], []).append(chunk)
-    if missing := [at for at in range(min(count, len(parts) + 1)) if at not in parts]:
-        raise InputInvalid(
-            f"{where}: layer {missing[0]} of {name!r:.80} is missing; the checkpoint is incomplete."
-        )
-    for at, boxes in sorted(parts.items()):
-        layer = replace(tensor, shape=tensor.shape[1:], chunks=tuple(boxes))
-        yield f"{match[1]}{at}.{match[2]}", layer
+    def put(self, key: str, tensor: Tensor) -> None:
+        if key in self.found:
+            raise InputInvalid(
+                f"{self._where}: {key!r:.80} is there twice once layers are taken apart."
+            )
+        self.found[key] = tensor
+
+    def apart(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The layers of a stack, each with its name; any other tensor as it is."""
+        match = _STACK.fullmatch(name)
+        alone = tensor.shape and all(box.shape[0] == 1 for box, _ in tensor.chunks)
+        if match is None or not alone:
+            yield name, tensor
+            return
+        count = tensor.shape[0]
+        depth = self._depths.setdefault(match[1], count)
+        if depth != count:
+            raise InputInvalid(
+                f"{self._where}: {name!r:.80} has {count} layers, others of {match[1]!r:.40} have "
+                f"{depth}."
+            )
+        parts: dict[int, list[tuple[Box, Place]]] = {}
+        for box, place in tensor.chunks:
+            stored = self._chunks.locate(place, tensor.dtype, box.shape)
+            inner = StoredTensor(stored.offset, stored.dtype, stored.shape[1:], stored.strides[1:])
+            chunk = (Box(box.start[1:], box.shape[1:]), ElementPlace(place.file, inner))
+            parts.setdefault(box.start[0], []).append(chunk)
+        missing = next((at for at in range(count) if at not in parts), None)
+        if missing is not None or len(parts) > count:
+            raise InputInvalid(
+                f"{self._where}: layer {missing or count} of {name!r:.80} is missing, or one is "
+                "there that it does not have; the checkpoint is incomplete."
+            )
+        for at, boxes in sorted(parts.items()):
+            layer = replace(tensor, shape=tensor.shape[1:], chunks=tuple(boxes))
+            yield f"{match[1]}{at}.{match[2]}", layer
