@@ -233,6 +233,11 @@ def no_modes() -> Any:
     return find("torch.utils._python_dispatch", "_disable_current_modes")()
 
 
+def has_modes() -> bool:
+    """Tell whether a mode sees operators, and may keep what they give, as `no_modes` says."""
+    return bool(find("torch._C", "_len_torch_dispatch_stack")())
+
+
 def nccl_version() -> tuple[int, ...]:
     """Return the version of NCCL that torch was built with; empty where it has none."""
     import torch  # noqa: PLC0415

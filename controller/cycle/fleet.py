@@ -211,6 +211,8 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
         strange = node.facts.get(STRANGE)
         if strange:
             troubles.append((node.node, str(strange)))
+        if fresh:
+            troubles += [(node.node, str(each)) for each in _own_troubles(node)]
     trouble = ""
     if silent:
         trouble = (
@@ -228,6 +230,12 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
 def _readings(node: NodeRow) -> list[PowerReading]:
     lately = _read_lately(node)
     return [_reading(name, facts) for name, facts in _parts(node).items() if name in lately]
+
+
+def _own_troubles(node: NodeRow) -> Sequence[object]:
+    """Give what a node's agent says that it cannot read."""
+    said = node.facts.get("troubles")
+    return said if isinstance(said, list | tuple) else ()
 
 
 def _parts(node: NodeRow) -> Mapping[str, Mapping[str, Any]]:

@@ -16,7 +16,13 @@ from datetime import datetime
 from wattmesh.controller.expert_costs.kept import kept_text, read_kept
 from wattmesh.controller.expert_costs.learning import Learning, taken_up
 from wattmesh.controller.expert_costs.reports import TokenReports
-from wattmesh.controller.expert_costs.sentences import EXPERT_COSTS, sentence, told_of
+from wattmesh.controller.expert_costs.sentences import (
+    EXPERT_COSTS,
+    begins,
+    sentence,
+    told_of,
+    version_in,
+)
 from wattmesh.controller.expert_costs.strength import StrengthLoop, leans_by, price_of, trained
 from wattmesh.controller.expert_costs.views import (
     NOT_REPORTED,
@@ -38,7 +44,12 @@ from wattmesh.policies.experts.live_spans import (
     counted,
     mark_at,
 )
-from wattmesh.policies.experts.published import Telling, learned_more, telling
+from wattmesh.policies.experts.published import (
+    PublishedScores,
+    Telling,
+    learned_more,
+    telling,
+)
 from wattmesh.policies.experts.scores import Scores, scored
 from wattmesh.policies.experts.strength import (
     StrengthLimits,
@@ -150,11 +161,21 @@ class CostLearner:
             kept = read_kept(text)
         except InputInvalid as error:
             return str(error)
+        kept_version = kept.telling.told.version if kept.telling.told is not None else 0
+        newest = self._newest_told(row)
+        if newest > kept_version:
+            # Also its stop, if it was stopped meanwhile, would be taken back.
+            return f"a wattmesh that keeps nothing has told it version {newest} meanwhile"
         monotonic_s = self._loop_facts.clock.monotonic()
         learning, anew = taken_up(kept, self._swept(row), now.timestamp(), monotonic_s)
         self._runs[row.run] = learning
         self._reports.remember(row.run, kept.launch, kept.seq)
         return anew
+
+    def _newest_told(self, row: RunRow) -> int:
+        """Return the newest version that the journal says a run was told; 0: none."""
+        said = self._journal.events.list(1, kind=EXPERT_COSTS, begins=begins(row))
+        return version_in(said[0].detail) if said else 0
 
     def _swept(self, row: RunRow) -> dict[str, OfflineSweep]:
         sweeps = self._sweeps(row.name)
@@ -278,7 +299,7 @@ class CostLearner:
         newer, why = self._newer(row, gpus, learning, now)
         if newer.told is not None and newer is not learning.telling:
             if told is not None and told.by_gpu != newer.told.by_gpu:
-                learning.loop.other_scores()
+                learning.loop.other_lean()
             # Written before it is told: what changes a training is in the journal first.
             said = sentence(row, newer.told, costs, why)
             self._keep(row, learning, newer, now, said)
@@ -303,8 +324,8 @@ class CostLearner:
             scores = Scores(by_gpu=told.by_gpu, neutral_because=told.neutral_because)
         elif (
             told is not None
-            and self._scores_stay(row, learning)
             and told.by_gpu.keys() == set(gpus)
+            and (self._scores_stay(row, learning) or _too_few(spans, scores))
         ):
             scores = Scores(by_gpu=told.by_gpu, neutral_because=told.neutral_because)
         step = self._strength(row, learning)
@@ -333,7 +354,8 @@ class CostLearner:
         section, newest = self._loop_facts.settings.runs.get(row.name), learning.loop.before
         if section is None or not section.expert_control or newest is None:
             return False
-        return scores_stay(leans_by(newest), trained(row), _limits(section))
+        to = learning.step.strength if learning.step is not None else 0.0
+        return scores_stay(leans_by(newest), trained(row), _limits(section), to)
 
     def _holds(self, gpus: list[str], costs: Mapping[str, TokenCost], now: datetime) -> bool:
         """Return whether every GPU was read lately, and is as it was when it was learned."""
@@ -362,7 +384,7 @@ class CostLearner:
             strength=told.strength,
             age_s=min(max(age_s, 0.0), 1e9),
             scores=dict(told.by_gpu),
-            neutral_because=told.neutral_because,
+            neutral_because=_why_neutral(row, learning, told),
             stopped=told.stopped,
             gpus=_lines(learning) if details else (),
         )
@@ -379,6 +401,19 @@ class CostLearner:
             )
         spans = min(each.spans for each in learning.costs.costs.values())
         return f"learned from {spans} spans of each GPU, which is too little to tell them apart"
+
+
+def _too_few(spans: int, scores: Scores) -> bool:
+    """Return whether scores say nothing yet: at another clock, or in another layout."""
+    return spans < FEWEST_TO_DIFFER and not scores.neutral_because
+
+
+def _why_neutral(row: RunRow, learning: Learning, told: PublishedScores) -> str:
+    """Say why scores are 0: as it is now, since no version tells of another reason."""
+    if not told.neutral_because or told.by_gpu.keys() != row.gpus_used or not learning.costs.costs:
+        return told.neutral_because
+    scores = scored(sorted(row.gpus_used), learning.costs.costs, times=learning.costs.times)
+    return scores.neutral_because or told.neutral_because
 
 
 def _limits(section: RunSection) -> StrengthLimits:

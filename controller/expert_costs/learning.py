@@ -68,10 +68,11 @@ def taken_up(
 ) -> tuple[Learning, str]:
     """Go on from what was kept; say what of it is learned anew, "" where nothing is.
 
-    What is told stays in any case. Settings that name another sweep make the costs of the run
-    unknown, all together: of half of a group nothing can be said.
+    What is told stays in any case. Settings that name another sweep, or none any more, make the
+    costs of the run unknown, all together: of half of a group nothing can be said.
     """
-    changed = [gpu for gpu, sweep in sweeps.items() if kept.sweeps.get(gpu) != sweep]
+    named = {**kept.sweeps, **sweeps}
+    changed = [gpu for gpu in named if kept.sweeps.get(gpu) != sweeps.get(gpu)]
     age_s = now_s - kept.held_at_s
     learning = Learning(
         costs=RunCosts(before=kept.costs.before) if changed else kept.costs,
@@ -86,4 +87,4 @@ def taken_up(
     if not changed:
         return learning, ""
     gpus = "a GPU" if len(changed) == 1 else f"{len(changed)} GPUs"
-    return learning, f"the settings name another sweep of {gpus}"
+    return learning, f"the settings name another sweep of {gpus}, or none any more"

@@ -15,6 +15,17 @@ def told_of(row: RunRow) -> str:
     return f"{row.name} ({row.run}): "
 
 
+def begins(row: RunRow) -> str:
+    """Begin every sentence of what one run is told."""
+    return f"{told_of(row)}expert costs, version "
+
+
+def version_in(detail: str) -> int:
+    """Return the version that such a sentence tells; 0: it tells none."""
+    word = detail.partition("expert costs, version ")[2].partition(":")[0]
+    return int(word) if word.isascii() and word.isdecimal() else 0
+
+
 def sentence(
     row: RunRow, told: PublishedScores, costs: Mapping[str, TokenCost], why: str = ""
 ) -> str:
@@ -24,7 +35,7 @@ def sentence(
 
 
 def _told(row: RunRow, told: PublishedScores, costs: Mapping[str, TokenCost]) -> str:
-    head = f"{told_of(row)}expert costs, version {told.version}"
+    head = f"{begins(row)}{told.version}"
     if told.neutral_because:
         return f"{head}: no router leans: {told.neutral_because}."
     cheap, dear = (find(told.by_gpu, key=lambda gpu: told.by_gpu[gpu]) for find in (min, max))

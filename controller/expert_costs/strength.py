@@ -46,6 +46,8 @@ class StrengthLoop:
     ) -> StrengthStep:
         """Decide the strength after a count; `price`: see `price_of`."""
         before, self.before = self.before, count
+        if before and (before.launch, before.layout) != (count.launch, count.layout):
+            self.other_lean()  # other experts may be on the cheap GPUs
         self._judge(before, count, limits)
         return next_strength(
             leans_by(count),
@@ -62,8 +64,8 @@ class StrengthLoop:
             limits,
         )
 
-    def other_scores(self) -> None:
-        """Forget what was proven: at the same strength, other scores are another lean."""
+    def other_lean(self) -> None:
+        """Forget what was proven: at other scores, in another layout or launch."""
         self.quality = begun_anew(self.quality)
 
     def _judge(self, before: RunCount | None, count: RunCount, limits: StrengthLimits) -> None:
@@ -75,7 +77,8 @@ class StrengthLoop:
         leaned = before.strength if before is not None and same else count.strength
         if count.gap is None or leaned <= 0:
             return
-        steady = same and leaned == count.strength
+        # Two losses that are one number are those of routers that do not lean at all.
+        steady = same and leaned == count.strength and count.gap != 0.0
         self.quality = judged(self.quality, count.gap, leaned, steady=steady, bound=limits.gap)
 
 

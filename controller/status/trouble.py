@@ -168,7 +168,7 @@ def _where(loop_facts: LoopFacts) -> str:
 def _why(loop_facts: LoopFacts) -> str:
     """Give the first reason why a device or a source is not read; "" when none is known."""
     said = loop_facts.sampled.sample.troubles if loop_facts.sampled else ()
-    return next((f"{who}: {why.rstrip('.')}" for who, why in said), "")
+    return next((clean(f"{who}: {why.rstrip('.')}") for who, why in said), "")
 
 
 def _devices(view: StatusView, loop_facts: LoopFacts) -> Iterator[str]:

@@ -232,6 +232,12 @@ def _catastrophe(gap: float) -> str:
 
 def _too_dear(known: PairedEvidence, bound: float) -> str:
     noise = known.noise or 0.0
+    if known.average <= bound:
+        return (
+            f"the newest paired probes say that leaning costs more than {bound:.2%} of the loss: "
+            f"{known.last or 0.0:.2%} the last one ({known.pairs} pairs, which scatter by "
+            f"{noise:.2%})"
+        )
     return (
         f"the paired probes say that leaning costs {known.average:.2%} of the loss, more than "
         f"{bound:.2%} ({known.pairs} pairs, which scatter by {noise:.2%})"

@@ -91,16 +91,25 @@ class StrengthStep:
     why: str
 
 
-def scores_stay(now: RunStrength, trained: float | None, limits: StrengthLimits) -> bool:
+def scores_stay(
+    now: RunStrength, trained: float | None, limits: StrengthLimits, to: float = 0.0
+) -> bool:
     """Return whether a run's scores stay as they are: lean is their product with the strength.
 
     So they move no router while its learning rate decays, nor beyond `variation`: other scores may
-    cost twice the strength (from one end of their range to the other), and the way back to 0 once.
+    cost both strengths (from one end of their range to the other), and the way back to 0 once.
+
+    Args:
+        now: what the run leans by.
+        trained: share of its tokens that is done; None: not known.
+        limits: of the run.
+        to: the strength that it is told together with other scores.
     """
     if now.strength <= 0:
         return False
     late = trained is not None and trained >= limits.freeze_at
-    return late or now.variation + 3.0 * now.strength > limits.variation
+    moved = now.strength + max(now.strength, to)
+    return late or now.variation + moved + max(now.strength, to) > limits.variation
 
 
 def next_strength(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) -> StrengthStep:

@@ -30,6 +30,9 @@ KEY = "wattmesh.expert_costs"
 MOST_GAP = 1e6
 """A relative difference beyond it, or a loss with the lean that is no number, counts as this."""
 
+CATASTROPHE = 1.0
+"""A pair that costs the whole loss once more ends a lean (policies/experts/quality)."""
+
 LONGEST_BUSY_S = 1e9
 """What is beyond it, or no number, is not known."""
 
@@ -110,9 +113,14 @@ class RankExpertCosts:
             if busy_s is not None:
                 self._busy_s = (self._busy_s or 0.0) + float(busy_s)
             if paired is not None:
-                self._gap = gap_of(*(float(each) for each in paired))
+                self._paired(gap_of(*(float(each) for each in paired)))
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             self._miscounted(error)
+
+    def _paired(self, gap: float | None) -> None:
+        """Keep the newest pair until the save step; one that ends a lean is not replaced."""
+        if gap is not None and not (self._gap is not None and self._gap >= CATASTROPHE):
+            self._gap = gap
 
     def _miscounted(self, error: Exception) -> None:
         """Count nothing any more in this launch: what is in doubt is unknown, not 0."""

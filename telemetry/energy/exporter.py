@@ -111,7 +111,7 @@ class DeviceExporter(Collector):
                     self._devices[reading.gpu_uuid] = _Device(newest=reading, check=check)
                 else:
                     known.follow(reading, self._hold_us)
-            self._balance.observe(sample.readings)
+            self._balance.observe(sample.readings, sample.missing)
             answered = {each.gpu_uuid for each in sample.readings}
             found = _corrections(sample)
             for gpu, device in self._devices.items():

@@ -5,7 +5,7 @@ trouble, and the residual is then unknown, not zero.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from wattmesh.telemetry.readings import Component, PowerReading
@@ -40,8 +40,13 @@ class NodeBalance:
         """Begin with nothing seen."""
         self._seen: deque[tuple[float, float | None, float | None]] = deque()
 
-    def observe(self, readings: Iterable[PowerReading]) -> None:
-        """Take what was read in one step; without a node meter in it, everything is forgotten."""
+    def observe(self, readings: Iterable[PowerReading], missing: Collection[str] = ()) -> None:
+        """Take what was read in one step; without a node meter in it, everything is forgotten.
+
+        Args:
+            readings: of the node's meters and its parts.
+            missing: parts that did not answer: what they draw is in the meter, and not known.
+        """
         held = list(readings)
         meters = [each.power_w for each in held if each.component is Component.NODE]
         if not meters:
@@ -49,7 +54,8 @@ class NodeBalance:
             return
         parts = [each.power_w for each in held if each.component is not Component.NODE]
         at_s = max(each.monotonic_s for each in held)
-        self._seen.append((at_s, _sum(meters), _sum(parts)))
+        parts_w = None if missing or not parts else _sum(parts)
+        self._seen.append((at_s, _sum(meters), parts_w))
         while at_s - self._seen[0][0] > WINDOW_S:
             self._seen.popleft()
 

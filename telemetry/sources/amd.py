@@ -7,21 +7,23 @@ some boards count in another unit than they say.
 Interface: https://rocm.docs.amd.com/projects/amdsmi/en/latest/reference/amdsmi-py-api.html
 """
 
-import io
 import logging
 import math
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO, TypeVar, cast
 
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.readings import PowerReading, Quality, utc_now
 from wattmesh.telemetry.sources.gpu_threads import DEADLINE_S, GpuDevice, ThreadedGpus
 from wattmesh.telemetry.sources.stale import SensorWatch
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 COUNTER_SOURCE, POWER_SOURCE = "amdsmi", "amdsmi-power"
@@ -69,21 +71,52 @@ class AmdSource(ThreadedGpus):
         )
 
 
+class _Quiet:
+    """Standard output without what this thread prints; others print on while it imports."""
+
+    def __init__(self, whole: Any) -> None:
+        self._whole, self._thread = whole, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self._thread else self._whole.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Board:
+    """A board at its PCI device.
+
+    Attributes:
+        first: address of the processor that stands for it.
+        uuid: what that one tells. `name`: the same, unless another board tells it too.
+    """
+
+    first: str
+    uuid: str
+    name: str
+
+
 class _Library:
     """AMD SMI as a library of GPUs."""
 
     def __init__(self, trial_s: float) -> None:
         self._trial_s = trial_s
         self._devices: dict[str, AmdDevice] = {}
+        self._boards: dict[str, _Board] = {}
         try:
             # Without its library the package prints, and raises whatever comes first.
-            with redirect_stdout(io.StringIO()):
+            with redirect_stdout(cast("TextIO", _Quiet(sys.stdout))):
                 self._smi: Any = import_module("amdsmi")
         except Exception as error:
             raise SourceUnavailable(INSTALL.format(f"{type(error).__name__}: {error}")) from None
         self._call("initialise", "amdsmi_init")
 
     def reopen(self) -> None:
+        # Handles are of one initialisation: one of an earlier may be another board's by now.
+        for device in self._devices.values():
+            device.handles = ()
         # Shutting down fails where the driver went away; initialising says whether it is back.
         self.close()
         self._call("initialise", "amdsmi_init")
@@ -93,32 +126,45 @@ class _Library:
             self._call("shut down", "amdsmi_shut_down")
 
     def devices(self) -> Mapping[str, GpuDevice]:
-        boards: dict[str, list[Any]] = {}
+        taken: set[str] = set()
+        for place, processors in self._processors().items():
+            known = self._boards.get(place)
+            first = known.first if known else processors[0][0]
+            handles = [handle for at, handle in processors if at == first]
+            if not handles:
+                continue  # another partition in its place would be the same board anew
+            try:
+                uuid = str(self._call("name a GPU", "amdsmi_get_gpu_device_uuid", handles[0]))
+            except AmdFailed:
+                continue
+            if known is None or known.uuid != uuid:
+                known = _Board(first=first, uuid=uuid, name=_free(uuid, place, taken))
+                self._boards[place] = known
+            taken.add(known.name)
+            if known.name not in self._devices:
+                self._devices[known.name] = AmdDevice(
+                    smi=self._smi,
+                    call=self._call,
+                    handles=(),
+                    uuid=known.name,
+                    quality=self._quality(handles[0]),
+                    trial_s=self._trial_s,
+                )
+            others = (handle for at, handle in processors if at != first)
+            self._devices[known.name].handles = (*handles, *others)
+        return {name: each for name, each in self._devices.items() if each.handles}
+
+    def _processors(self) -> Mapping[str, list[tuple[str, Any]]]:
+        """List (address, handle) of the processors that answer, by their board's PCI device."""
+        boards: dict[str, list[tuple[str, Any]]] = {}
         for handle in self._call("list GPUs", "amdsmi_get_processor_handles"):
             try:
                 address = str(self._call("find a GPU", "amdsmi_get_gpu_device_bdf", handle))
             except AmdFailed:
                 continue  # lost; the others may answer
             # Partitions of a board are functions of its one PCI device.
-            boards.setdefault(address.rpartition(".")[0], []).append(handle)
-        for handles in boards.values():
-            try:
-                uuid = str(self._call("name a GPU", "amdsmi_get_gpu_device_uuid", handles[0]))
-            except AmdFailed:
-                continue
-            if uuid not in self._devices:
-                quality = self._quality(handles[0])
-                self._devices[uuid] = AmdDevice(
-                    smi=self._smi,
-                    call=self._call,
-                    handles=(),
-                    uuid=uuid,
-                    quality=quality,
-                    trial_s=self._trial_s,
-                )
-            # Handles are of one initialisation.
-            self._devices[uuid].handles = tuple(handles)
-        return dict(self._devices)
+            boards.setdefault(address.rpartition(".")[0], []).append((address, handle))
+        return boards
 
     def _quality(self, handle: Any) -> Quality:
         """Say whether the driver is a fake one, whose readings are simulated."""
@@ -163,7 +209,7 @@ class AmdDevice:
     """Reads one board; one thread calls `read`.
 
     Attributes:
-        handles: its processors: one, or its partitions.
+        handles: its processors: one, or its partitions; none while it is lost.
         counts: whether its counter agreed with power; None: not known yet.
     """
 
@@ -178,7 +224,9 @@ class AmdDevice:
     slow_at_s: float = -math.inf
     utilization: float | None = None
     limit_w: float | None = None
-    watch: SensorWatch = field(default_factory=SensorWatch)
+    watch: SensorWatch = field(
+        default_factory=lambda: SensorWatch(look_at="amd-smi metric --power --energy")
+    )
 
     def read(self) -> PowerReading:
         """Read the board.
@@ -186,17 +234,16 @@ class AmdDevice:
         Raises:
             AmdFailed: it tells neither power nor energy.
         """
-        handle, failures = self.handles[0], []
+        handle, failures = self._listed()[0], []
         before_s = time.monotonic()
         power_w = energy_mj = None
         try:
-            power_w = _power_w(self.call("read power", "amdsmi_get_power_info", handle))
+            power_w = self._ask(_power_w, "read power", "amdsmi_get_power_info", handle)
         except AmdFailed as error:
             failures.append(error)
         if self.counts is not False:
             try:
-                told = self.call("read energy", "amdsmi_get_energy_count", handle)
-                energy_mj = _energy_mj(told)
+                energy_mj = self._ask(_energy_mj, "read energy", "amdsmi_get_energy_count", handle)
             except AmdFailed as error:
                 failures.append(error)
         monotonic_s, at = (before_s + time.monotonic()) / 2, utc_now()
@@ -229,10 +276,33 @@ class AmdDevice:
             AmdFailed: it does not answer.
         """
         found = (
-            self.call("list processes", "amdsmi_get_gpu_process_list", handle)
-            for handle in self.handles
+            self._ask(_pids, "list processes", "amdsmi_get_gpu_process_list", handle)
+            for handle in self._listed()
         )
-        return tuple(sorted({int(each["pid"]) for told in found for each in told}))
+        return tuple(sorted(set().union(*found)))
+
+    def _listed(self) -> tuple[Any, ...]:
+        """Give its processors.
+
+        Raises:
+            AmdFailed: it was not found when the library was initialised last.
+        """
+        handles = self.handles
+        if not handles:
+            raise AmdFailed("AMD SMI does not list it any more; look at `amd-smi list`")
+        return handles
+
+    def _ask(self, read: Callable[[Any], T], what: str, name: str, *arguments: Any) -> T:
+        """Call AMD SMI and read its answer.
+
+        Raises:
+            AmdFailed: it answers with an error, or with something else than versions known to us.
+        """
+        told = self.call(what, name, *arguments)
+        try:
+            return read(told)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise AmdFailed(f"AMD SMI could not {what}: it answered {told!r:.80}") from None
 
     def _judge(self, at_s: float, power_w: float | None, energy_mj: int | None) -> None:
         """Compare a counter on trial with power; what is missing for long begins the trial anew."""
@@ -259,12 +329,14 @@ class AmdDevice:
         """Read what changes slowly; None where this board does not have it."""
         self.utilization = self.limit_w = None
         with suppress(AmdFailed):
-            told = self.call("read activity", "amdsmi_get_gpu_activity", handle)
-            percent = _number(told.get("gfx_activity"))
+            percent = self._ask(
+                _field("gfx_activity"), "read activity", "amdsmi_get_gpu_activity", handle
+            )
             self.utilization = percent / 100 if percent is not None and percent <= 100 else None
         with suppress(AmdFailed):
-            told = self.call("read the cap", "amdsmi_get_power_cap_info", handle)
-            limit_uw = _number(told.get("power_cap"))
+            limit_uw = self._ask(
+                _field("power_cap"), "read the cap", "amdsmi_get_power_cap_info", handle
+            )
             # Some versions tell watts here: what is then below a watt is not known.
             if limit_uw is not None and UW_PER_W <= limit_uw <= HIGHEST_POWER_W * UW_PER_W:
                 self.limit_w = limit_uw / UW_PER_W
@@ -272,11 +344,30 @@ class AmdDevice:
     def _clock_mhz(self, handle: Any) -> int | None:
         try:
             kind = self.smi.AmdSmiClkType.GFX
-            told = self.call("read the clock", "amdsmi_get_clock_info", handle, kind)
+            clock_mhz = self._ask(
+                _field("clk"), "read the clock", "amdsmi_get_clock_info", handle, kind
+            )
         except (AmdFailed, AttributeError):
             return None
-        clock_mhz = _number(told.get("clk"))
         return None if clock_mhz is None else int(clock_mhz)
+
+
+def _free(uuid: str, place: str, taken: Collection[str]) -> str:
+    """Name a board: as it tells, unless another one tells the same (without a serial number)."""
+    if uuid not in taken:
+        return uuid
+    log.warning("two boards tell the UUID %s; the one at %s is named with its address", uuid, place)
+    return f"{uuid}-{place.replace(':', '-')}"
+
+
+def _field(name: str) -> Callable[[Any], float | None]:
+    """Read a number of an answer by its name."""
+    return lambda told: _number(told.get(name))
+
+
+def _pids(told: Any) -> frozenset[int]:
+    """Read the processes of a list of processes."""
+    return frozenset(int(each["pid"]) for each in told)
 
 
 def _power_w(told: Mapping[str, Any]) -> float | None:

@@ -44,7 +44,8 @@ class Ipmi:
         """Give the command line."""
         if not self.address:
             return (self.program, "-I", "open", "dcmi", "power", "reading")
-        where = ("-I", "lanplus", "-H", self.address, "-L", "USER", "-N", "3", "-R", "2")
+        # Without -v ipmitool does not say whether it was refused or nobody was there.
+        where = ("-v", "-I", "lanplus", "-H", self.address, "-L", "USER", "-N", "3", "-R", "2")
         user = ("-U", self.username, "-f", self.password_file)
         return (self.program, *where, *user, "dcmi", "power", "reading")
 
@@ -92,7 +93,9 @@ def reading(said: str, wrong: str) -> float:
     found, state = READING.search(said), STATE.search(said)
     if found is not None and state is not None and state[1] == "activated":
         return float(found[1])
-    why = " ".join((wrong.strip() or said.strip()).split())[:MOST_CHARACTERS]
+    # It ends with why. Before that it tells what else it could not do, and was refused perhaps.
+    lines = [each for each in (wrong.strip() or said.strip()).splitlines() if each.strip()]
+    why = " ".join(" ".join(lines[-2:]).split())[-MOST_CHARACTERS:]
     if state is not None and state[1] != "activated":
         raise SourceUnavailable(
             "the controller's power reading is deactivated; `ipmitool dcmi power activate` turns "
@@ -103,6 +106,6 @@ def reading(said: str, wrong: str) -> float:
             f"ipmitool: {why}; load ipmi_devintf, and let the service open /dev/ipmi0 (docs: "
             "energy, the node's meter)"
         )
-    if REFUSED.search(wrong):
+    if REFUSED.search(why):
         raise Denied(f"ipmitool: {why}; mend {SETTING}.username and password_file")
     raise SourceUnavailable(f"ipmitool tells no power ({why or 'it said nothing'})")

@@ -5,6 +5,7 @@ for a minute at most; a controller that refuses us is left alone, as many lock a
 A meter tells what all supplies of a node draw, so its parts are in it: it is never booked.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.deadline import Overdue, Worker
 from wattmesh.telemetry.readings import Component, PowerReading, Quality, utc_now
 
+log = logging.getLogger(__name__)
+
 EVERY_S = 10.0
 """Seconds between two questions; meters of nodes average over 1 to 60 s themselves."""
 
@@ -28,6 +31,8 @@ REFUSED_S, MOST_PAUSE_S = 900.0, 300.0
 most."""
 
 HIGHEST_POWER_W = 100_000.0
+LONGEST_TROUBLE = 500
+"""Characters of a sentence that may hold what a controller said; agents deliver it."""
 
 
 class Denied(SourceUnavailable):
@@ -98,8 +103,8 @@ class NodeMeter:
             self._next_s = now_s + self._every_s
             self._asked = self._worker.begin(self._answer)
         if self._asked is not None and self._asked.done():
-            self._take(self._asked, now_s)
-            self._asked = None
+            asked, self._asked = self._asked, None
+            self._take(asked, now_s)
         newest = self._newest
         if newest is None or now_s - newest.monotonic_s > self._keep_s:
             raise SourceUnavailable(self._trouble)
@@ -136,8 +141,11 @@ class NodeMeter:
         """Use an answer, or note why there is none and when to ask again."""
         try:
             self._newest = asked.result()
-        except (SourceUnavailable, OSError) as error:
-            self._trouble = str(error)
+        except Exception as error:
+            # Whatever a controller says, the GPUs beside it are read on.
+            if not isinstance(error, SourceUnavailable | OSError):
+                log.warning("%s: unexpected error", self._device, exc_info=error)
+            self._trouble = (str(error) or type(error).__name__)[:LONGEST_TROUBLE]
             self._failures += 1
             again_s = self._every_s * 2.0 ** min(self._failures - 1, 30)
             pause_s = REFUSED_S if isinstance(error, Denied) else min(MOST_PAUSE_S, again_s)

@@ -8,6 +8,7 @@ Schemas: https://redfish.dmtf.org/schemas/ (DSP0268: Chassis, EnvironmentMetrics
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,11 @@ from wattmesh.telemetry.sources.node_meter import Denied
 
 ROOT = "/redfish/v1/Chassis"
 CONNECT_S, ANSWER_S = 3.0, 10.0
-MOST_BYTES = 4 << 20
+QUESTION_S = 120.0
+"""The longest for all resources of one answer together: a controller may send byte by byte."""
+
+MOST_BYTES, PIECE_BYTES = 4 << 20, 1 << 16
+MOST_WATTS = 1e9
 MOST_CHASSIS, MOST_PAGES = 64, 16
 SETTING = "power.node_meter"
 
@@ -51,6 +56,7 @@ class Redfish:
         self._ca_file, self._chassis = ca_file, tuple(chassis)
         self._session: requests.Session | None = None
         self._found: tuple[str, ...] = ()
+        self._until_s = 0.0
 
     def power_w(self) -> float:
         """Ask for the node's present power, watts.
@@ -59,6 +65,7 @@ class Redfish:
             Denied: the controller refuses us.
             SourceUnavailable: it does not answer, or tells no power.
         """
+        self._until_s = time.monotonic() + QUESTION_S
         try:
             if not self._found:
                 self._found = self._whole()
@@ -158,19 +165,21 @@ class Redfish:
         """
         if not path.startswith("/") or path.startswith("//"):
             raise SourceUnavailable(f"{self._address} links to {path[:80]!r}, which is elsewhere")
+        self._in_time()
         url = self._address + path
         try:
             with self._connected().get(
                 url, timeout=(CONNECT_S, ANSWER_S), allow_redirects=False, stream=True
             ) as response:
-                body = response.raw.read(MOST_BYTES + 1, decode_content=True)
+                body = self._body(response.raw)
                 status = response.status_code
-        except requests.exceptions.SSLError as error:
-            raise SourceUnavailable(
-                f"the certificate of {self._address} is not trusted ({_short(error)}); give the "
-                f"one that signed it as {SETTING}.ca_file"
-            ) from None
         except (requests.RequestException, HTTPError, OSError) as error:
+            # A connection that breaks off is an SSLError too.
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise SourceUnavailable(
+                    f"the certificate of {self._address} is not trusted ({_short(error)}); give "
+                    f"the one that signed it as {SETTING}.ca_file"
+                ) from None
             raise SourceUnavailable(f"{url} does not answer: {_short(error)}") from None
         if status in {401, 403}:
             raise Denied(
@@ -187,6 +196,21 @@ class Redfish:
         if not isinstance(document, dict):
             raise SourceUnavailable(f"{url} answered no JSON object; is it a Redfish service?")
         return document
+
+    def _body(self, raw: Any) -> bytes:
+        """Read a body piece by piece: small ones unpack to little, and each may be the last."""
+        body = b""
+        while len(body) <= MOST_BYTES and (piece := raw.read1(PIECE_BYTES, decode_content=True)):
+            body += piece
+            self._in_time()
+        return body
+
+    def _in_time(self) -> None:
+        """Raise SourceUnavailable once a question has taken too long."""
+        if time.monotonic() > self._until_s:
+            raise SourceUnavailable(
+                f"{self._address} has not told the power in {QUESTION_S:g} s; it is asked again"
+            )
 
     def _connected(self) -> requests.Session:
         if self._session is None:
@@ -224,9 +248,10 @@ def _link(value: Any) -> str:
 
 def _watts(value: Any) -> float | None:
     """Read watts; None where the controller gives no number, or says 0 of a sensor that is dead."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if value < float("inf") else None
+    # JSON's whole numbers have no end, and a float has one.
+    return float(value) if 0 < value < MOST_WATTS else None
 
 
 def _short(error: Exception) -> str:

@@ -22,23 +22,24 @@ class SensorWatch:
 
     Attributes:
         bits: counter, power and average power.
-        since_s: when they were first read, monotonic.
+        since_s: when they were first read, monotonic. `look_at`: the vendor's command to look with.
     """
 
     bits: tuple[int | None, float | None, float | None] | None = None
     since_s: float = 0.0
+    look_at: str = "nvidia-smi -q -d POWER"
 
     def after(self, reading: PowerReading) -> "tuple[SensorWatch, PowerReading]":
         """Return the next watch, and the reading without values of a stopped sensor."""
         bits = (reading.energy_mj, reading.power_w, reading.average_power_w)
         if bits != self.bits or reading.energy_mj is None or not reading.power_w:
-            return SensorWatch(bits=bits, since_s=reading.monotonic_s), reading
+            return replace(self, bits=bits, since_s=reading.monotonic_s), reading
         still_s = reading.monotonic_s - self.since_s
         if still_s <= STALE_S:
             return self, reading
         trouble = (
             f"{STOPPED}: counter and power have not changed for {still_s:.0f} s at "
-            f"{reading.power_w:.0f} W; look at `nvidia-smi -q -d POWER`"
+            f"{reading.power_w:.0f} W; look at `{self.look_at}`"
         )
         return self, replace(
             reading, energy_mj=None, power_w=None, average_power_w=None, trouble=trouble

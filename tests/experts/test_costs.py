@@ -281,3 +281,16 @@ def test_one_gpu_or_one_twice_says_nothing() -> None:
     """There is nobody to differ from."""
     assert scored(["a"], {"a": cost(1.0)}).by_gpu == {"a": 0.0}
     assert "named twice" in scored(["a", "a"], {"a": cost(1.0)}).neutral_because
+
+
+def test_late_gpus_share_what_the_group_waits_for_them() -> None:
+    """210 W wait 12 us for a row on both: 1.26 mJ each, less than what the third is dearer."""
+    names = ("early", "late", "as late")
+    costs = {name: replace(cost(1e-3), estimate=(1e-3, 70.0)) for name in names}
+    costs["early"] = replace(costs["early"], estimate=(2.8e-3, 70.0))
+    times = {name: GpuTime(seconds=1.2, seconds_per_token=1.2e-5) for name in names}
+    times["early"] = GpuTime(seconds=1.0, seconds_per_token=1e-5)
+    assert scored(names, costs, times=times).by_gpu["early"] > 0
+    # The twin: 2.52 mJ, which a single late one costs, would turn it round.
+    times["as late"] = times["early"]
+    assert scored(names, costs, times=times).by_gpu["late"] > 0

@@ -108,6 +108,8 @@ def test_a_block_that_does_not_lean_is_the_untouched_one_to_the_bit(kind: str) -
             assert not torch.equal(computed(hooked, x)[0], plain[0])
             assert "not finite" in routers.set_costs((float("nan"),) * EXPERTS, 0.5)
             routers.rebalance(torch.arange(EXPERTS).float()[None])
+            assert "all experts cost the same" in routers.set_costs((-1e-16,) * EXPERTS, 0.5)
+            routers.rebalance(torch.arange(EXPERTS).float()[None])
         found = computed(hooked, x)
         assert len(found) == len(plain)
         assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True)), mode

@@ -171,3 +171,11 @@ def test_the_bet_is_fair_for_what_is_symmetric_about_the_bound() -> None:
         assert weight @ np.exp(far / 4) > 1.01
     assert math.fsum(map(start_weight, range(1, 10**4))) < 1.0
     assert 0 < FALSE_STOP <= FALSE_PROOF <= 0.05
+
+
+def test_what_stops_it_is_said_without_a_gain_that_was_before() -> None:
+    """A hundred pairs with gains, then a loss of 3 %: not `costs -32%, more than 0.50%`."""
+    found = after([-0.5] * 100 + [0.03] * 20)
+    assert "leaning costs more than 0.50% of the loss: 3.00% the last one" in found.stop
+    # The twin: without such gains it says the average.
+    assert "leaning costs 3.00% of the loss, more than 0.50%" in after([0.03] * 20).stop

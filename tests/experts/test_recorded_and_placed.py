@@ -71,7 +71,9 @@ class Site:
 
     def group(self, *gpus: dict[str, Any]) -> None:
         """Write the GPUs of the group."""
-        (self.folder / "group.json").write_text(json.dumps({"gpus": gpus, "crossing_j": 0.1}))
+        # Few tokens are recorded: nearly any placement is out of balance.
+        group = {"gpus": gpus, "crossing_j": 0.1, "tolerance": 1.0}
+        (self.folder / "group.json").write_text(json.dumps(group))
 
     def words(self, *more: str, run: str = "tiny") -> list[str]:
         """The command."""

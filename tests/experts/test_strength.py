@@ -14,6 +14,7 @@ from wattmesh.policies.experts.strength import (
     StrengthLimits,
     StrengthStep,
     next_strength,
+    scores_stay,
 )
 
 Rule = Callable[[RunStrength, StrengthFacts, StrengthLimits], StrengthStep]
@@ -222,3 +223,28 @@ def test_what_is_too_dear_stops_a_run_that_leans_no_more_too() -> None:
     """The last pair of a lean may be heard after its end: it never comes back, and says why."""
     step = next_strength(BEGIN, replace(GOOD, too_dear="it costs too much"), LIMITS)
     assert step == StrengthStep(strength=0.0, stopped=True, why="it costs too much: it stays at 0")
+
+
+@given(
+    begun=st.floats(0.01, 0.2),
+    spent=st.floats(0.0, 0.8),
+    price=st.floats(0.0, 1.5),
+    proven=st.floats(0.0, 0.2),
+)
+@settings(max_examples=200, deadline=None)
+def test_other_scores_and_another_strength_at_once_keep_to_the_variation(
+    begun: float, spent: float, price: float, proven: float
+) -> None:
+    """From one end of the scores to the other while the strength rises, and the way back."""
+    now = RunStrength(strength=begun, variation=max(begun, spent), stopped=False)
+    to = next_strength(now, replace(GOOD, price=price, proven=proven), LIMITS).strength
+    most = now.variation + (begun + to) + to
+    if not scores_stay(now, 0.1, LIMITS, to):
+        assert most <= LIMITS.variation + 1e-12
+
+
+def test_scores_that_would_cost_too_much_with_the_rise_stay() -> None:
+    """Its twin: without the rise they may move."""
+    now = RunStrength(strength=0.1, variation=0.5, stopped=False)
+    assert not scores_stay(now, 0.1, LIMITS)
+    assert scores_stay(now, 0.1, LIMITS, to=0.15)

@@ -145,6 +145,27 @@ def test_a_node_meter_below_its_parts_is_told_and_never_zero() -> None:
     assert unknown.trouble
 
 
+def lost(*, told: bool) -> Residual:
+    """Show a balance two minutes in which one of two GPUs does not answer."""
+    seen = NodeBalance()
+    for at_s in range(121):
+        held = [device("G0", 500.0), device("node:n1:psu", 1500.0)]
+        seen.observe((replace(each, monotonic_s=at_s) for each in held), ["G1"] if told else [])
+    return seen.residual
+
+
+def test_what_a_silent_part_draws_is_not_the_rest_of_the_node() -> None:
+    """Its watts are in the meter: the residual is unknown, also where no part answers."""
+    assert lost(told=True).power_w is None
+    assert lost(told=True).trouble
+    assert steady([device("node:n1:psu", 700.0)]).power_w is None
+
+
+def test_a_balance_that_does_not_hear_of_silent_parts_is_caught() -> None:
+    """The sabotaged twin: the silent GPU's watts would be fans and losses."""
+    assert lost(told=False).power_w == 1000.0
+
+
 @given(at_s=st.integers(1, 240), late_s=st.integers(0, 60), rest_w=st.floats(50, 3000))
 def test_a_meter_that_shows_a_step_of_the_load_late_makes_no_trouble(
     at_s: int, late_s: int, rest_w: float

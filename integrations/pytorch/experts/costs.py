@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from wattmesh.integrations.pytorch.experts.router import unusable
+from wattmesh.integrations.pytorch.experts.router import ALIKE, LEAST_RANGE, unusable
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores
 from wattmesh.reconfig.launch import group as ranks
 from wattmesh.reconfig.state.state import State
@@ -123,7 +123,10 @@ def of_experts(
         return (0.0,) * experts, f"{len(gone)} GPUs that hold experts have no cost"
     if not all(found):
         return (0.0,) * experts, f"{sum(not each for each in found)} experts are held by nobody"
-    return tuple(math.fsum(each) / len(each) for each in found), costs.neutral_because
+    means = tuple(math.fsum(each) / len(each) for each in found)
+    if max(means) - min(means) < LEAST_RANGE:
+        return (0.0,) * experts, costs.neutral_because or ALIKE
+    return means, costs.neutral_because
 
 
 def same_on_all_ranks(own: ExpertCosts, group: ProcessGroup | None = None) -> ExpertCosts:

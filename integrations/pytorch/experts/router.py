@@ -32,6 +32,15 @@ MOST_STRENGTH = 8.0
 MOST_SCORE = 2.0
 """Scores of costs are within +-2; a factor exp(-8 * 4) is as good as none."""
 
+LEAST_RANGE = 0.1
+"""In deviations, from the cheapest to the dearest expert: less is noise.
+
+Scores of GPUs that differ span 2 at least, so this is the case only where each expert lies on GPUs
+of all kinds, or where a group of one kind is a part of a mixed run. Then nobody has to lean.
+"""
+
+ALIKE = "all experts cost the same, as each lies on GPUs that together cost the same"
+
 BEGIN = {"bias_X": 0.0, "lean_X": 0.0, "factor_X": 1.0, "counts_X": 0.0}
 """What a router's buffers are at first."""
 
@@ -124,9 +133,20 @@ class EnergyRouter(nn.Module):
             x: (..., D); all leading axes are tokens.
             timestep: (...), the denoising step of every token, where the router has such.
         """
-        scores_NX = self._scores(x, timestep)
+        logits_NX, spare = self._logits(x, timestep)
+        scores_NX = (
+            functional.softmax(logits_NX, dim=-1)
+            if self.score == "softmax"
+            else torch.sigmoid(logits_NX)
+        )
         shift_X = self.bias_X - self.lean_X if self.mode is RouterMode.DUAL else self.bias_X
-        chosen_NP = torch.topk(scores_NX.detach() + shift_X, self.experts_per_token).indices
+        # Into the memory of the logits, which nobody needs any more: a fresh table takes longer.
+        table_NX = logits_NX.detach() if spare else None
+        del logits_NX
+        with torch.no_grad():
+            chosen_NP = torch.topk(
+                torch.add(scores_NX, shift_X, out=table_NX), self.experts_per_token
+            ).indices
         weights_NP = scores_NX.gather(1, chosen_NP)
         if self.normalize:
             weights_NP = weights_NP / weights_NP.sum(dim=-1, keepdim=True).clamp_min(1e-20)
@@ -135,24 +155,26 @@ class EnergyRouter(nn.Module):
             self.counts_X += _counted(chosen_NP, self.counts_X)
         return Routed(chosen_NP, weights_NP, scores_NX)
 
-    def _scores(self, x: Tensor, timestep: Tensor | None) -> Tensor:
-        """Score every token and expert; the memory of the logits is free afterwards."""
+    def _logits(self, x: Tensor, timestep: Tensor | None) -> tuple[Tensor, bool]:
+        """Give the logits of every token and expert, and whether their memory may be written to."""
         logits_NX = self.gate(x).flatten(0, -2)
+        unseen = not torch.compiler.is_compiling() and not torch_compat.has_modes()
+        unseen = unseen and type(logits_NX) is Tensor
+        own = unseen and not self._is_watched()
         if self.timesteps is not None and timestep is not None:
-            logits_NX = logits_NX + self.timesteps(timestep.flatten())
-        if logits_NX.dtype in (torch.float16, torch.bfloat16):
-            logits_NX = logits_NX.float()
+            logits_NX, own = logits_NX + self.timesteps(timestep.flatten()), unseen
+        half = logits_NX.dtype in (torch.float16, torch.bfloat16)
         if self.mode is RouterMode.SOFT:
-            # In place: a second table of logits costs more than the subtraction.
-            logits_NX = (
-                logits_NX - self.lean_X if self._is_watched() else logits_NX.sub_(self.lean_X)
-            )
-        if self.score == "softmax":
-            return functional.softmax(logits_NX, dim=-1)
-        return torch.sigmoid(logits_NX)
+            # 16 bits and 32 give 32.
+            in_place = own and not half
+            logits_NX = logits_NX.sub_(self.lean_X) if in_place else logits_NX - self.lean_X
+        elif half:
+            logits_NX = logits_NX.float()
+        own = unseen if half else own
+        return logits_NX, own and logits_NX.dtype == torch.float32
 
     def _is_watched(self) -> bool:
-        """Return whether somebody else may hold what the gate gave, so that it must not be changed.
+        """Return whether somebody else may hold what the gate gave.
 
         A hook of the gate may, and so may a gate of another kind, for its gradient or as its input.
         """
@@ -248,7 +270,7 @@ def unusable(costs: Sequence[float], strength: float, experts: int) -> str:
         return f"the strength {strength:g} is not between 0 and {MOST_STRENGTH:g}"
     if any(abs(each) > MOST_SCORE * (1 + 1e-6) for each in numbers):
         return f"an expert cost is beyond +-{MOST_SCORE:g}"
-    return ""
+    return ALIKE if any(numbers) and max(numbers) - min(numbers) < LEAST_RANGE else ""
 
 
 def load_factors(scores: Sequence[float], strength: float, cap: float) -> tuple[float, ...]:

@@ -204,6 +204,15 @@ def test_coverage_counts_what_was_seen_lately_of_what_is_expected() -> None:
     assert own_gpus_read(Sample(missing=("G7", "cpu:a:0"))).site == (0, 1)
 
 
+def test_what_an_agent_cannot_read_is_told_with_its_node() -> None:
+    """While the node is heard; an agent that says it in another shape says nothing."""
+    said = "redfish: https://n1-bmc refuses user 'w' (401)"
+    told = replace(node(), facts={**node().facts, "troubles": [said]})
+    assert sample([told], T0).troubles == (("n1", said),)
+    assert sample([told], T0 + timedelta(seconds=40)).troubles == ()
+    assert sample([replace(told, facts={"troubles": {"a": 1}})], T0).troubles == ()
+
+
 def test_clocks_of_a_node_that_is_not_heard_are_not_known() -> None:
     """Nor are those that an agent of another version tells in words we do not understand."""
     assert set(controls([node()], T0)) == {"G0"}

@@ -42,7 +42,14 @@ def suffers(running: DaemonProcess, words: str) -> None:
     wait_for(lambda: running.get("/readyz").status == 503, "readyz to notice")
     view = running.status()
     assert view["journal"]["state"] == "unavailable"
-    assert any(words in each and "runs train on" in each for each in view["trouble"]), view
+
+    def told() -> bool:
+        return any(
+            words in each and "runs train on" in each for each in running.status()["trouble"]
+        )
+
+    # What came first may be another symptom: files are moved one after the other.
+    wait_for(told, "the sentence among the troubles")
     wait_for(lambda: words in running.status()["cycle"]["sentence"], "the cycle's sentence")
     assert running.get("/healthz").status == 200
     assert "wattmesh_journal_up 0.0" in figures(running)

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.builders import messages
 from tests.experts.live.agree_job import HOLDERS
 from tests.hook.harness import Zygote
-from wattmesh.integrations.pytorch.experts.costs import costs_of
-from wattmesh.reconfig.expert_wire import STALE_S
+from wattmesh.integrations.pytorch.experts.costs import costs_of, of_experts
+from wattmesh.integrations.pytorch.experts.router import unusable
+from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores
 
 ANSWER: dict[str, Any] = {
     "run": "r",
@@ -26,6 +28,20 @@ def test_an_answer_gives_each_expert_the_cost_of_its_gpu() -> None:
     found = costs_of(ANSWER, run="r", holders=OF_EXPERTS)
     assert found.costs == (-1.0, -1.0, 1.0, 1.0, 1.0)
     assert (found.strength, found.version, found.neutral_because) == (0.2, 3, "")
+
+
+def test_experts_that_lie_on_gpus_of_all_kinds_cost_the_same() -> None:
+    """One node of H100 and two of A100, each with all experts: nobody has to lean."""
+    kinds = {"h100": -math.sqrt(2), "a100": math.sqrt(0.5), "other": math.sqrt(0.5)}
+    scores = {f"{kind}-{at}": each for kind, each in kinds.items() for at in range(2)}
+    told = ExpertCostScores(run=messages.RUN, version=3, strength=0.2, age_s=0.0, scores=scores)
+    held = [(gpu, [2 * int(gpu[-1]), 2 * int(gpu[-1]) + 1]) for gpu in scores]
+    costs, reason = of_experts(told, held, 4)
+    assert (costs, "all experts cost the same" in reason) == ((0.0,) * 4, True)
+    # The twin: one group over both kinds.
+    costs, reason = of_experts(told, held[1:3], 4)
+    assert (costs, reason) == ((scores["a100-0"],) * 2 + (scores["h100-1"],) * 2, "")
+    assert unusable(costs, 0.2, 4) == ""
 
 
 @pytest.mark.parametrize(

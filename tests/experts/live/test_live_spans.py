@@ -16,7 +16,7 @@ from wattmesh.policies.experts.live_spans import (
     counted,
     mark_at,
 )
-from wattmesh.policies.experts.published import IN_A_ROW, Telling, learned_more, published, telling
+from wattmesh.policies.experts.published import Telling, learned_more, published, telling
 from wattmesh.policies.experts.scores import Scores, scored
 
 FULL = ClockAndLimit(clock_mhz=1980, limit_w=700)
@@ -217,10 +217,10 @@ def test_noise_about_the_edge_does_not_move_routers(spans: list[tuple[bool, floa
             known = telling(known, scores, 0.1, 1000.0)
         if known.told is not before.told:
             versions += 1
-            assert before.told is None or kinds[-IN_A_ROW:] == [differ] * IN_A_ROW
+            assert before.told is None or kinds[-3:] == [differ] * 3
             assert known.told is not None
             assert bool(known.told.neutral_because) is not differ
-    assert versions <= 1 + len(spans) // IN_A_ROW
+    assert versions <= 1 + len(spans) // 3
 
 
 def test_a_missing_gpu_counts_at_once_and_a_move_within_its_error_does_not() -> None:

@@ -8,8 +8,8 @@ import base64
 import json
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,11 +25,13 @@ class Controller:
 
     Attributes:
         resources: by path. `answers`: (status, body) of paths that are answered otherwise.
+        streams: what makes the pieces of a body that is sent in chunks, by path.
         asked: (path, whether the account was right), in order.
     """
 
     resources: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    streams: dict[str, Callable[[], Iterable[bytes]]] = field(default_factory=dict)
     asked: list[tuple[str, bool]] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
     url: str = ""
@@ -59,6 +61,10 @@ class _Handler(BaseHTTPRequestHandler):
         known = self.headers.get("Authorization") == f"Basic {told}"
         held.asked.append((self.path, known))
         held.gate.wait(30)
+        if self.path in held.streams:
+            with suppress(OSError):
+                self._stream(held.streams[self.path]())
+            return
         if self.path in held.answers:
             status, body = held.answers[self.path]
         elif not known:
@@ -73,6 +79,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Location", f"http://127.0.0.1:1{self.path}")
         self.end_headers()
         self.wfile.write(body)
+
+    def _stream(self, pieces: Iterable[bytes]) -> None:
+        """Send pieces as chunks, until the asker goes away."""
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for piece in pieces:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
