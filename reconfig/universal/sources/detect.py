@@ -155,9 +155,8 @@ def _kind(folder: Path) -> str:
 
 
 def _is_dcp(folder: Path) -> bool:
-    if is_megatron(folder):
-        return False
-    return (folder / METADATA).is_file() or bool(beside.parts(folder))
+    found = (folder / METADATA).is_file() or bool(beside.parts(folder))
+    return found and not is_megatron(folder)
 
 
 def _latest(path: Path, allowance: Allowance) -> tuple[Path, str] | None:

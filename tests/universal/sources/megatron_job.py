@@ -17,7 +17,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class Case:
         stacked: equal layers as one tensor.
         parallel: data-parallel ranks share the writing.
         experts: 0 for a dense model.
+        ep: expert parallelism of the save; targets have none.
+        grouped: the experts of a rank in one tensor, as grouped kernels want them.
         targets: layouts (tp, pp) in which Megatron loads it again.
     """
 
@@ -47,6 +49,8 @@ class Case:
     stacked: bool = True
     parallel: bool = False
     experts: int = 0
+    ep: int = 1
+    grouped: bool = False
     targets: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -64,6 +68,7 @@ class Case:
 
 def _without_cuda() -> None:
     import torch  # noqa: PLC0415
+    from megatron.core.transformer.moe import grouped_gemm_util  # noqa: PLC0415
     from torch.overrides import TorchFunctionMode  # noqa: PLC0415
 
     def is_cuda(device: Any) -> bool:
@@ -85,13 +90,14 @@ def _without_cuda() -> None:
 
     torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
     torch.cuda.synchronize = lambda *_: None
+    grouped_gemm_util.assert_grouped_gemm_is_available = lambda: None
     Answer().__enter__()
 
 
 class _Trained:
     """A model and its optimizer in one layout."""
 
-    def __init__(self, case: Case, tp: int, pp: int, seed: int) -> None:
+    def __init__(self, case: Case, tp: int, pp: int, seed: int, ep: int = 1) -> None:
         import torch  # noqa: PLC0415
         from megatron.core import parallel_state as groups  # noqa: PLC0415
         from megatron.core.distributed import (  # noqa: PLC0415
@@ -108,13 +114,16 @@ class _Trained:
         )
 
         groups.destroy_model_parallel()
-        groups.initialize_model_parallel(tp, pp)
+        groups.initialize_model_parallel(tp, pp, expert_model_parallel_size=ep)
         torch.manual_seed(seed)
         dtype = torch.bfloat16 if case.bf16 else torch.float32
         mixture: dict[str, Any] = {
             "num_moe_experts": case.experts,
             "moe_router_topk": 1,
             "moe_router_pre_softmax": True,
+            "moe_grouped_gemm": case.grouped,
+            "moe_use_legacy_grouped_gemm": case.grouped,
+            "expert_model_parallel_size": ep,
         }
         config = TransformerConfig(
             num_layers=LAYERS, hidden_size=16, num_attention_heads=4, num_query_groups=2,
@@ -125,7 +134,10 @@ class _Trained:
             bf16=case.bf16, **(mixture if case.experts else {}),
         )  # fmt: skip
         spec = get_gpt_layer_local_spec(
-            num_experts=case.experts or None, moe_grouped_gemm=False, normalization="RMSNorm"
+            num_experts=case.experts or None,
+            moe_grouped_gemm=case.grouped,
+            moe_use_legacy_grouped_gemm=case.grouped,
+            normalization="RMSNorm",
         )
         self.model = GPTModel(
             config, spec, PADDED, 8, pre_process=groups.is_pipeline_first_stage(),
@@ -181,7 +193,7 @@ def _save(case: Case, folder: Path, rank: int) -> None:
         TorchDistSaveShardedStrategy,
     )
 
-    trained = _Trained(case, case.tp, case.pp, seed=1 + rank)
+    trained = _Trained(case, case.tp, case.pp, seed=1 + rank, ep=case.ep)
     for _ in range(2 if trained.optimizer is not None else 0):
         trained.step()
     stage, part = (groups.get_pipeline_model_parallel_rank(),
@@ -215,15 +227,14 @@ def _load(case: Case, target: tuple[int, int], folder: Path, rank: int) -> None:
     if trained.optimizer is not None:
         trained.step()  # the distributed optimizer has no state to load into before
     state = trained.state(loading=True)
-    wanted = {path: _parts(each) for path, each in _leaves(state) if _parts(each)}
+    wanted = {path: each for path, each in _leaves(state) if _parts(each, None)}
     loaded = dict(_leaves(dist_checkpointing.load(state, str(folder / case.name))))
     found = []
-    for path, parts in wanted.items():
-        whole = loaded[path]
-        for part, piece in zip(parts, whole.chunk(len(parts)), strict=True):
+    for path, asked in wanted.items():
+        for part in _parts(asked, loaded[path]):
             name, state, start = _named(part)
-            shape = (1,) * (len(start) - piece.dim()) + tuple(piece.shape)
-            found.append((name, state, start, piece.clone().reshape(shape)))
+            shape = (1,) * (len(start) - part.data.dim()) + tuple(part.data.shape)
+            found.append((name, state, start, part.data.clone().reshape(shape)))
     torch.save(found, folder / f"{case.name}.{target[0]}-{target[1]}.{rank}.pt")
 
 
@@ -236,17 +247,23 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Any:
         yield path, value
 
 
-def _parts(value: Any) -> list[Any]:
-    """The sharded tensors of a leaf: two for the halves of a gated layer."""
+def _parts(value: Any, loaded: Any) -> list[Any]:
+    """The sharded tensors of a leaf, with what was loaded: two for the halves of a gated layer."""
     from megatron.core.dist_checkpointing.mapping import (  # noqa: PLC0415
         ShardedTensor,
         ShardedTensorFactory,
     )
 
     if isinstance(value, ShardedTensorFactory):
-        built = value.build()
-        return list(built.values()) if isinstance(built, dict) else list(built)
-    return [value] if isinstance(value, ShardedTensor) else []
+        built = (value if loaded is None else replace(value, data=loaded)).build()
+        return list(built.values()) if isinstance(built, dict) else list(_listed(built))
+    if isinstance(value, ShardedTensor):
+        return [value if loaded is None else replace(value, data=loaded)]
+    return []
+
+
+def _listed(built: Any) -> Any:
+    return built if isinstance(built, list | tuple) else [built]
 
 
 def _named(part: Any) -> tuple[str, str, tuple[int, ...]]:

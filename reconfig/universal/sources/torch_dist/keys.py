@@ -7,18 +7,21 @@
     ...layers.<rest>                                  all layers in one tensor, layer by layer
 
 Megatron saves equal layers as one tensor with a dim of layers before the others, one layer to a
-chunk. Here each layer is a tensor of its own, `...layers.<number>.<rest>`.
+chunk. Here each layer is a tensor of its own, `...layers.<number>.<rest>`. Experts stay together in
+a dim of their own, behind that of layers. A stack is taken apart where Megatron does not say that
+it saved layers by number, and every tensor below that `layers.` has one row to a chunk.
 
 Invariant: no key is dropped but the working copy of a parameter whose fp32 master is there; two
 keys never become one.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.archives.tensors import StoredTensor
+from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.names import HOOK
 from wattmesh.reconfig.universal.sources.contents import ElementPlace, Place, Tensor
@@ -28,6 +31,7 @@ _SLOT = re.compile(r"(?:chained_\d{1,4}\.)?optimizer\.state\.([^.]+)\.(.+)")
 _OPTIMIZER = re.compile(r"(?:chained_\d{1,4}\.)?optimizer\.")
 _STACK = re.compile(r"((?:.*\.)?layers\.)(?!\d+\.)(.+)")
 _MASTERS = ("fp32_param", "param")
+_WIDER = ("float32", "float64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +54,14 @@ def is_of_optimizer(key: str) -> bool:
     return _OPTIMIZER.match(key) is not None
 
 
-def sort(tensors: Mapping[str, Tensor], chunks: Chunks, where: str) -> Sorted:
+def sort(tensors: Mapping[str, Tensor], chunks: Chunks, where: str, *, stacked: bool) -> Sorted:
     """Sort the keys.
 
     Args:
         tensors: by Megatron's key.
         chunks: locates chunks of stacked layers.
         where: the folder's name in errors.
+        stacked: equal layers may be one tensor.
 
     Raises:
         InputInvalid: the optimizer's state has no names, or two keys are one; or a chunk is
@@ -65,7 +70,8 @@ def sort(tensors: Mapping[str, Tensor], chunks: Chunks, where: str) -> Sorted:
     """
     whole = {key: each for key, each in tensors.items() if not is_of_optimizer(key)}
     slots, masters = _slots(tensors, whole, where)
-    taken = _Taken(chunks, where)
+    every = [*whole.items(), *masters.items(), *((name, each) for (name, _), each in slots.items())]
+    taken = _Taken(chunks, where, _stacks(every) if stacked else set())
     for name, tensor in {**whole, **masters}.items():
         for each, part in taken.apart(name, tensor):
             taken.put(f"{HOOK.model}{each}", part)
@@ -77,6 +83,18 @@ def sort(tensors: Mapping[str, Tensor], chunks: Chunks, where: str) -> Sorted:
             taken.put(f"{HOOK.optim}state.{each}.{slot}", part)
             taken.optimized[each] = None
     return Sorted(taken.found, tuple(taken.optimized), mastered)
+
+
+def _stacks(tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
+    """The `...layers.` below which every tensor is a stack: one row to a chunk."""
+    found: dict[str, bool] = {}
+    for name, tensor in tensors:
+        if match := _STACK.fullmatch(name):
+            rows = tensor.shape[:1] != (0,) and all(
+                box.shape[:1] == (1,) for box, _ in tensor.chunks
+            )
+            found[match[1]] = found.get(match[1], True) and bool(tensor.shape) and rows
+    return {layers for layers, is_stack in found.items() if is_stack}
 
 
 def _slots(
@@ -101,13 +119,23 @@ def _slots(
             raise InputInvalid(_flattened(key, where))
         if slot not in _MASTERS:
             slots[name, slot] = tensor
-        elif tensor.shape == weight.shape:
-            masters[name] = tensor
-        else:
+        elif tensor.shape != weight.shape:
             raise InputInvalid(
                 f"{where}: {key!r:.80} has the shape {tensor.shape}, its parameter {weight.shape}."
             )
+        elif not _is_master(tensor.dtype, weight.dtype):
+            raise InputInvalid(
+                f"{where}: {key!r:.80} is {tensor.dtype}, no master of a parameter in "
+                f"{weight.dtype}; read the weights only (--weights-only)."
+            )
+        else:
+            masters[name] = tensor
     return slots, masters
+
+
+def _is_master(dtype: str, of: str) -> bool:
+    """Tell whether weights of a type can be casts of masters of another."""
+    return dtype == of or (dtype in _WIDER and dtypes.size_of(dtype) > dtypes.size_of(of))
 
 
 def _unnamed(key: str, where: str) -> str:
@@ -129,11 +157,12 @@ def _flattened(key: str, where: str) -> str:
 class _Taken:
     """Tensors under DCP's keys while stacks of layers are taken apart."""
 
-    def __init__(self, chunks: Chunks, where: str) -> None:
+    def __init__(self, chunks: Chunks, where: str, stacks: Collection[str]) -> None:
         self.found: dict[str, Tensor] = {}
         self.optimized: dict[str, None] = {}
         self._chunks = chunks
         self._where = where
+        self._stacks = stacks
         self._depths: dict[str, int] = {}
 
     def put(self, key: str, tensor: Tensor) -> None:
@@ -146,8 +175,7 @@ class _Taken:
     def apart(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         """The layers of a stack, each with its name; any other tensor as it is."""
         match = _STACK.fullmatch(name)
-        alone = tensor.shape and all(box.shape[0] == 1 for box, _ in tensor.chunks)
-        if match is None or not alone:
+        if match is None or match[1] not in self._stacks:
             yield name, tensor
             return
         count = tensor.shape[0]
@@ -163,11 +191,11 @@ class _Taken:
             inner = StoredTensor(stored.offset, stored.dtype, stored.shape[1:], stored.strides[1:])
             chunk = (Box(box.start[1:], box.shape[1:]), ElementPlace(place.file, inner))
             parts.setdefault(box.start[0], []).append(chunk)
-        missing = next((at for at in range(count) if at not in parts), None)
-        if missing is not None or len(parts) > count:
+        wrong = next((at for at in range(count) if at not in parts), None)
+        if wrong is not None or len(parts) > count:
             raise InputInvalid(
-                f"{self._where}: layer {missing or count} of {name!r:.80} is missing, or one is "
-                "there that it does not have; the checkpoint is incomplete."
+                f"{self._where}: layer {count if wrong is None else wrong} of {name!r:.80} is "
+                f"{'beyond its last' if wrong is None else 'missing'}; the checkpoint is damaged."
             )
         for at, boxes in sorted(parts.items()):
             layer = replace(tensor, shape=tensor.shape[1:], chunks=tuple(boxes))

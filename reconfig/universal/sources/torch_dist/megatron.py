@@ -17,6 +17,7 @@ from typing import Any
 
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
+from wattmesh.reconfig.universal.archives import unpickle
 from wattmesh.reconfig.universal.archives.rebuild import brief
 from wattmesh.reconfig.universal.archives.tensors import StoredTensor
 from wattmesh.reconfig.universal.files import documents
@@ -41,7 +42,7 @@ from wattmesh.reconfig.universal.sources.torch_dist.keys import Sorted
 
 CONFIG = "metadata.json"
 _NBYTES = 1 << 16
-_MARK = b'"sharded_backend"'
+_MARK, _SHARD = b'"sharded_backend"', b"/shard_"
 _READ = {
     "sharded_backend": "torch_dist",
     "sharded_backend_version": 1,
@@ -51,12 +52,20 @@ _READ = {
 
 
 def is_megatron(folder: Path) -> bool:
-    """Tell whether a folder holds a checkpoint of Megatron-core, finished or not, of any format."""
-    if (folder / METADATA).is_file() and (folder / COMMON).is_file():
+    """Tell whether a folder holds a checkpoint of Megatron-core, finished or not, of any format.
+
+    Before it is finished only its objects tell it from a DCP folder beside another common.pt.
+    """
+    if _says(folder, CONFIG, _NBYTES, _MARK):
         return True
+    return (folder / COMMON).is_file() and _says(folder, METADATA, unpickle.MAX_NBYTES, _SHARD)
+
+
+def _says(folder: Path, name: str, most: int, mark: bytes) -> bool:
+    """Tell whether a file is there and holds some bytes."""
     try:
         with RegularFiles(folder) as files:
-            return _MARK in files.read(CONFIG, _NBYTES, Allowance())
+            return mark in files.read(name, most, Allowance())
     except (OSError, InputInvalid, CheckpointDamaged):
         return False
 
@@ -88,9 +97,9 @@ def open_megatron(
     metadata.refuse_shared_bytes(contents, where)
     shards.check(contents.values, where)
     with WatchedFiles(folder, allowance) as files:
-        told = common.read(files)
+        told = common.read(files, weights_only=choices.weights_only)
         contents, left_out = _chosen(contents, weights_only=choices.weights_only)
-        found = keys.sort(contents.tensors, Chunks(files), where)
+        found = keys.sort(contents.tensors, Chunks(files), where, stacked=told.stacked)
         made = entries.make(files, _contents(contents, found, told, left_out), declared, HOOK)
         seen = fingerprints(files, [CONFIG, METADATA, COMMON, *made.index.files])
     check_amount(folder, made.index, seen)
@@ -150,6 +159,11 @@ def _contents(
     clash = tensors.keys() & values.keys() | (told.tensors.keys() & found.tensors.keys())
     if clash:
         raise InputInvalid(f"{COMMON}: {min(clash)!r:.80} is the name of another value, too.")
+    if found.optimized and not told.groups:
+        raise InputInvalid(
+            f"{COMMON}: it tells no groups of the optimizer whose state is saved; read the weights "
+            "only (--weights-only)."
+        )
     if found.optimized:
         group = {**told.settings, "params": list(found.optimized)}
         values[f"{HOOK.optim}param_groups"] = Decoded([group], COMMON)

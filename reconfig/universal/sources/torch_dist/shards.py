@@ -11,7 +11,9 @@ from collections.abc import Iterable
 
 from wattmesh.errors import InputInvalid
 
-_SHARD = re.compile(r"(.+)/shard_(\d{1,9}(?:\.\d{1,9}){0,7})_(\d{1,9}(?:\.\d{1,9}){0,7})")
+_NUMBER = "(?:0|[1-9][0-9]{0,8})"  # one text for each number, so that none is counted twice
+_NUMBERS = rf"{_NUMBER}(?:\.{_NUMBER}){{0,7}}"
+_SHARD = re.compile(rf"(.+)/shard_({_NUMBERS})_({_NUMBERS})")
 
 
 def check(keys: Iterable[str], where: str) -> None:
