@@ -30,6 +30,14 @@ CASES = (
     Case("buckets", bf16=True, optimizer="dp_reshardable"),
 )
 
+EXPERTS = (
+    Case("experts", ep=2, bf16=True, optimizer="fully_reshardable", experts=4, targets=((1, 2),)),
+    Case("chained", ep=2, experts=4, targets=((1, 1),)),
+    Case("grouped", ep=2, bf16=True, optimizer="fully_reshardable", experts=4, grouped=True,
+         stacked=False, targets=((2, 1),)),
+)  # fmt: skip
+"""Mixtures: one expert a module, in one stack; two optimizers with a step each; grouped."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -154,3 +162,9 @@ SPOILT: dict[str, Callable[[Sequence[Piece], tuple[str, str]], list[Piece]]] = {
 def megatron_runs(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """Every case of CASES, saved once."""
     return save_all(tmp_path_factory.mktemp("megatron_runs"), RANKS, CASES)
+
+
+@pytest.fixture(scope="session")
+def expert_runs(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """Every case of EXPERTS, saved once."""
+    return save_all(tmp_path_factory.mktemp("expert_runs"), RANKS, EXPERTS)

@@ -1,7 +1,6 @@
 """Real `torch_dist` checkpoints of Megatron-core read bit for bit; anything else is refused."""
 
 import json
-import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -12,11 +11,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from tests.universal.comparing import damaged
 from tests.universal.megatron_runs import CASES, SPOILT, Saved, differing
 from tests.universal.sources.megatron_job import LAYERS, PADDED, SAMPLES, VOCABULARY, Case
+from tests.universal.sources.megatron_lies import (
+    changed_common,
+    edited,
+    longer,
+    lose,
+    rename,
+    without_chunk,
+)
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.index.declared import Declared, Rename
@@ -160,88 +166,40 @@ def test_other_formats_are_refused(
         open_source(folder)
 
 
-def _edited(folder: Path, edit: Callable[[Metadata], None]) -> Path:
-    """Let `.metadata` say something else."""
-    path = folder / ".metadata"
-    told = pickle.loads(path.read_bytes())
-    edit(told)
-    path.write_bytes(pickle.dumps(told))
-    return folder
-
-
-def _lose(key: str) -> Callable[[Metadata], None]:
-    return lambda told: told.state_dict_metadata.__delitem__(key)
-
-
-def _rename(old: str, new: str) -> Callable[[Metadata], None]:
-    """One tensor or object is called otherwise everywhere."""
-
-    def edit(told: Metadata) -> None:
-        told.state_dict_metadata[new] = told.state_dict_metadata.pop(old)
-        for index in list(told.storage_data):
-            if index.fqn == old:
-                info = told.storage_data.pop(index)
-                told.storage_data[type(index)(new, index.offset, index.index)] = info
-
-    return edit
-
-
-def _without_chunk(key: str, layer: int) -> Callable[[Metadata], None]:
-    def edit(told: Metadata) -> None:
-        tensor = told.state_dict_metadata[key]
-        assert isinstance(tensor, TensorStorageMetadata)
-        tensor.chunks = [each for each in tensor.chunks if each.offsets[0] != layer]
-
-    return edit
-
-
-def _longer(key: str) -> Callable[[Metadata], None]:
-    """A stack with one layer more than there is."""
-
-    def edit(told: Metadata) -> None:
-        tensor = told.state_dict_metadata[key]
-        assert isinstance(tensor, TensorStorageMetadata)
-        tensor.size = torch.Size([tensor.size[0] + 1, *tensor.size[1:]])
-
-    return edit
-
-
 STACK = "decoder.layers.mlp.linear_fc1.weight"
 LIES = {
-    "a slot of no parameter": (_lose(STACK), "slot of a parameter that is not there"),
-    "a moment lost": (_lose(f"optimizer.state.exp_avg.{STACK}"), "lacks the optimizer slots"),
-    "a layer lost": (_without_chunk(STACK, 1), "layer 1 of"),
-    "the first layer lost": (_without_chunk(STACK, 0), r"layer \d of .* is missing"),
-    "a layer too many": (_longer(STACK), "has 3 layers, others"),
-    "half a vocabulary": (_without_chunk(WORDS, 0), re.escape(WORDS)),
-    "a shard of an object lost": (_lose("rng_state/shard_0.0_2.1"), "1 shards are there, 2 were"),
+    "a slot of no parameter": (lose(STACK), "slot of a parameter that is not there"),
+    "a moment lost": (lose(f"optimizer.state.exp_avg.{STACK}"), "lacks the optimizer slots"),
+    "a layer lost": (without_chunk(STACK, 1), "layer 1 of"),
+    "the first layer lost": (without_chunk(STACK, 0), r"layer \d of .* is missing"),
+    "a layer too many": (longer(STACK), "has 3 layers, others"),
+    "half a vocabulary": (without_chunk(WORDS, 0), re.escape(WORDS)),
+    "a shard of an object lost": (lose("rng_state/shard_0.0_2.1"), "1 shards are there, 2 were"),
     "an object beside its grid": (
-        _rename("rng_state/shard_0.0_2.1", "rng_state/shard_2.0_2.1"),
+        rename("rng_state/shard_0.0_2.1", "rng_state/shard_2.0_2.1"),
         "no name of an object's shard",
     ),
     "an object without a number": (
-        _rename("rng_state/shard_0.0_2.1", "rng_state"),
+        rename("rng_state/shard_0.0_2.1", "rng_state"),
         "no name of an object's shard",
     ),
     "another slot's shape": (
-        _rename(f"optimizer.state.exp_avg.{STACK}", f"optimizer.state.exp_avg.{WORDS}2"),
+        rename(f"optimizer.state.exp_avg.{STACK}", f"optimizer.state.exp_avg.{WORDS}2"),
         "slot of a parameter that is not there",
     ),
     "an unknown part of the optimizer": (
-        _rename(f"optimizer.state.exp_avg.{STACK}", "optimizer.moments"),
+        rename(f"optimizer.state.exp_avg.{STACK}", "optimizer.moments"),
         "which parameter lies where",
     ),
     "a moment under two optimizers": (
-        _rename(
-            f"optimizer.state.exp_avg.{STACK}", f"chained_0.optimizer.state.exp_avg_sq.{STACK}"
-        ),
+        rename(f"optimizer.state.exp_avg.{STACK}", f"chained_0.optimizer.state.exp_avg_sq.{STACK}"),
         "has its 'exp_avg_sq' twice",
     ),
     "flattened ranges": (
-        _rename(f"optimizer.state.exp_avg.{STACK}", "optimizer.state.exp_avg.decoder.norm"),
+        rename(f"optimizer.state.exp_avg.{STACK}", "optimizer.state.exp_avg.decoder.norm"),
         "slot of a parameter that is not there",
     ),
-    "a layer beside the stack": (_rename(WORDS, FC1), "slot of a parameter that is not there"),
+    "a layer beside the stack": (rename(WORDS, FC1), "slot of a parameter that is not there"),
 }
 
 
@@ -252,7 +210,7 @@ def test_metadata_that_lies(megatron_runs: Saved, tmp_path: Path, lie: str) -> N
     folder = tmp_path / "it"
     shutil.copytree(megatron_runs.folder / "staged", folder)
     with pytest.raises((InputInvalid, CheckpointDamaged), match=sentence) as told:
-        open_source(_edited(folder, edit))
+        open_source(edited(folder, edit))
     assert "\n" not in str(told.value)
 
 
@@ -260,7 +218,7 @@ def test_edited_metadata_is_read_where_it_is_true(megatron_runs: Saved, tmp_path
     """Sabotaged twin turned round: writing `.metadata` again alone changes nothing."""
     folder = tmp_path / "it"
     shutil.copytree(megatron_runs.folder / "staged", folder)
-    source = open_source(_edited(folder, lambda _: None))
+    source = open_source(edited(folder, lambda _: None))
     assert source.index.entries == open_source(megatron_runs.folder / "staged").index.entries
 
 
@@ -274,14 +232,6 @@ def test_lost_files(megatron_runs: Saved, tmp_path: Path, name: str) -> None:
         open_source(folder)
 
 
-def _common(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """Change what common.pt holds."""
-    told = torch.load(folder / "common.pt", weights_only=False)
-    change(told)
-    torch.save(told, folder / "common.pt")
-    return folder
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -291,7 +241,7 @@ def _common(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
         (
             lambda told: told.update(optimizer={0: told["optimizer"], 1: {"state": {
                 "common_step": torch.tensor(3.0)}}}),
-            "2 optimizers are chained",
+            "different steps",
         ),
         (
             lambda told: told.update(optimizer={"param_groups": [{"step": 1}, {"step": 2}]}),
@@ -306,7 +256,7 @@ def test_common_state_that_lies(
     folder = tmp_path / "it"
     shutil.copytree(megatron_runs.folder / "staged", folder)
     with pytest.raises(InputInvalid, match=sentence):
-        open_source(_common(folder, change))
+        open_source(changed_common(folder, change))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

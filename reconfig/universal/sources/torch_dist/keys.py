@@ -32,6 +32,8 @@ _OPTIMIZER = re.compile(r"(?:chained_\d{1,4}\.)?optimizer\.")
 _STACK = re.compile(r"((?:.*\.)?layers\.)(?!\d+\.)(.+)")
 _MASTERS = ("fp32_param", "param")
 _WIDER = ("float32", "float64")
+_MASTER_NBYTES = 4
+"""An element of fewer bytes has a master wherever Megatron keeps masters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +119,31 @@ def _slots(
             raise InputInvalid(f"{where}: {name!r:.80} has its {slot!r:.40} twice.")
         if len(tensor.shape) == len(weight.shape) + 1:
             raise InputInvalid(_flattened(key, where))
-        if slot not in _MASTERS:
-            slots[name, slot] = tensor
-        elif tensor.shape != weight.shape:
-            raise InputInvalid(
-                f"{where}: {key!r:.80} has the shape {tensor.shape}, its parameter {weight.shape}."
-            )
-        elif not _is_master(tensor.dtype, weight.dtype):
-            raise InputInvalid(
-                f"{where}: {key!r:.80} is {tensor.dtype}, no master of a parameter in "
-                f"{weight.dtype}; read the weights only (--weights-only)."
-            )
-        else:
+        if slot in _MASTERS:
+            _check_master(key, tensor, weight, where)
             masters[name] = tensor
+        else:
+            slots[name, slot] = tensor
+    for name in (name for name, _ in slots if masters and name not in masters):
+        if dtypes.size_of(whole[name].dtype) < _MASTER_NBYTES:
+            raise InputInvalid(
+                f"{where}: {name!r:.80} is {whole[name].dtype} and lacks its fp32 master, which "
+                "other parameters have; the checkpoint is incomplete."
+            )
     return slots, masters
+
+
+def _check_master(key: str, master: Tensor, weight: Tensor, where: str) -> None:
+    """Refuse what cannot be the master of a weight."""
+    if master.shape != weight.shape:
+        raise InputInvalid(
+            f"{where}: {key!r:.80} has the shape {master.shape}, its parameter {weight.shape}."
+        )
+    if not _is_master(master.dtype, weight.dtype):
+        raise InputInvalid(
+            f"{where}: {key!r:.80} is {master.dtype}, no master of a parameter in "
+            f"{weight.dtype}; read the weights only (--weights-only)."
+        )
 
 
 def _is_master(dtype: str, of: str) -> bool:
