@@ -91,7 +91,7 @@ def _without_cuda() -> None:
     torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
     torch.cuda.synchronize = lambda *_: None
     grouped_gemm_util.assert_grouped_gemm_is_available = lambda: None
-    Answer().__enter__()
+    Answer().__enter__()  # type: ignore[no-untyped-call]
 
 
 class _Trained:
@@ -232,9 +232,9 @@ def _load(case: Case, target: tuple[int, int], folder: Path, rank: int) -> None:
     found = []
     for path, asked in wanted.items():
         for part in _parts(asked, loaded[path]):
-            name, state, start = _named(part)
+            name, slot, start = _named(part)
             shape = (1,) * (len(start) - part.data.dim()) + tuple(part.data.shape)
-            found.append((name, state, start, part.data.clone().reshape(shape)))
+            found.append((name, slot, start, part.data.clone().reshape(shape)))
     torch.save(found, folder / f"{case.name}.{target[0]}-{target[1]}.{rank}.pt")
 
 
@@ -316,12 +316,12 @@ def main() -> int:
     ]
     for process in processes:
         process.start()
-    left = {process.sentinel: process for process in processes}
+    left: dict[Any, Any] = {process.sentinel: process for process in processes}
     while left:
         for sentinel in multiprocessing.connection.wait(list(left)):
-            if left.pop(sentinel).exitcode:  # type: ignore[call-overload]
-                for process in left.values():
-                    process.terminate()
+            if left.pop(sentinel).exitcode:
+                for each in left.values():
+                    each.terminate()
     return max(abs(process.exitcode or 0) for process in processes)
 
 
