@@ -4,6 +4,7 @@ import inspect
 import itertools
 import json
 from dataclasses import replace
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -332,6 +333,6 @@ def test_each_mistake_in_what_waiting_costs_is_found(
     names = dict(vars(groups_module))
     exec(text.replace(right, wrong), names)
     # Globals of the twin are the module's, so that the check's patch reaches it.
-    twin = type(group_costs)(names["group_costs"].__code__, vars(groups_module), "group_costs")
+    twin = FunctionType(names["group_costs"].__code__, vars(groups_module), "group_costs")
     monkeypatch.setitem(globals(), "group_costs", twin)
     assert broken_bills(monkeypatch)
