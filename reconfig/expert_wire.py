@@ -32,6 +32,9 @@ class ExpertTokenReport(Message):
         layout: that the ranks train in. `age_s`: seconds since they counted.
         strength: that their routers lean by. `variation`: the sum of all its changes over the run.
             `stopped`: whether quality has stopped it for the rest of the run.
+        version: of the costs that they lean by; 0: none, or a hook that does not say.
+        pending: how far the lean would move, in the unit of `variation`, if experts took the scores
+            of the GPUs that they lie on now; see `ExpertCostScores.renewal`.
         gap: (loss with the lean - loss without) / loss without, of one batch, where the job
             measured it since the report before; None: it did not.
     """
@@ -47,6 +50,8 @@ class ExpertTokenReport(Message):
     strength: ranges.LeanStrength = 0.0
     variation: ranges.LeanVariation = 0.0
     stopped: bool = False
+    version: ranges.CostVersion = 0
+    pending: ranges.LeanVariation = 0.0
     gap: ranges.LossGap | None = None
 
 
@@ -62,6 +67,8 @@ class ExpertCostScores(Message):
             known to differ.
         neutral_because: why they are 0; "" where they are not.
         stopped: whether quality has stopped the lean of this run for good.
+        renewal: rises when experts are to take the scores of the GPUs that they lie on by then.
+            Until then they keep those they took, wherever they are placed.
     """
 
     run: ranges.RunId
@@ -71,6 +78,7 @@ class ExpertCostScores(Message):
     scores: ScoresByGpu = field(default_factory=dict)
     neutral_because: ranges.Trouble = ""
     stopped: bool = False
+    renewal: ranges.CostVersion = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -34,6 +34,7 @@ class KeptLearning:
         launch, seq: of the newest count that is in it.
         held_at_s: wall time at which it last knew that its costs hold.
         sweeps: by GPU, those of the settings then.
+        stays: why experts that lie elsewhere keep the lean that they had, as was said last.
     """
 
     costs: RunCosts
@@ -45,6 +46,7 @@ class KeptLearning:
     seq: int = 0
     held_at_s: float = 0.0
     sweeps: Mapping[str, OfflineSweep] = field(default_factory=dict)
+    stays: str = ""
 
 
 def kept_text(kept: KeptLearning) -> str:
@@ -107,7 +109,12 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _read_fields(kind: Any, value: Any) -> Any:
-    return kind(**{name: _read(each, value[name]) for name, each in _types(kind).items()})
+    usual = {each.name for each in fields(kind) if each.default is not MISSING}
+    # What an older wattmesh did not keep yet is what a fresh one begins with.
+    named = {
+        name: each for name, each in _types(kind).items() if name in value or name not in usual
+    }
+    return kind(**{name: _read(each, value[name]) for name, each in named.items()})
 
 
 def _read(kind: Any, value: Any) -> Any:

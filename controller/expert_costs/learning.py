@@ -19,7 +19,9 @@ class Learning:
 
     Attributes:
         loop: of its strength, and `step` what that last said; None: nothing yet.
-        launch, seq: of the newest count that was learned from.
+        launch, seq: of the newest count that was learned from. `heard`: that count; None until this
+            daemon hears one.
+        stays: why experts that lie elsewhere keep the lean that they had, as was said last.
         kept: whether the journal has all of it.
     """
 
@@ -30,6 +32,8 @@ class Learning:
     step: StrengthStep | None = None
     launch: str = ""
     seq: int = 0
+    heard: RunCount | None = None
+    stays: str = ""
     kept: bool = True
 
     def is_new(self, count: RunCount) -> bool:
@@ -37,7 +41,21 @@ class Learning:
         if count.launch == self.launch and count.seq <= self.seq:
             return False
         self.launch, self.seq, self.kept = count.launch, count.seq, False
+        self.heard = count
         return True
+
+    @property
+    def newest(self) -> RunCount | None:
+        """The newest count, of this daemon or the one before; None: none is known."""
+        return self.heard or self.loop.before
+
+    @property
+    def untaken(self) -> bool:
+        """Whether the run has not taken yet what it was told last, as far as it says so."""
+        told, newest = self.telling.told, self.newest
+        if told is None or newest is None or newest.version == 0:
+            return False
+        return newest.version != told.version
 
     def to_keep(
         self, telling: Telling, sweeps: Mapping[str, OfflineSweep], now_s: float, monotonic_s: float
@@ -60,6 +78,7 @@ class Learning:
             seq=self.seq,
             held_at_s=now_s - (monotonic_s - self.held_at_s),
             sweeps=sweeps,
+            stays=self.stays,
         )
 
 
@@ -83,6 +102,7 @@ def taken_up(
         step=kept.step,
         launch=kept.launch,
         seq=kept.seq,
+        stays=kept.stays,
     )
     if not changed:
         return learning, ""

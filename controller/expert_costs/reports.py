@@ -41,6 +41,8 @@ class TokenReports:
                     strength=report.strength,
                     variation=report.variation,
                     stopped=report.stopped,
+                    version=report.version,
+                    pending=report.pending,
                     gap=report.gap,
                     seq=report.seq,
                 )

@@ -43,8 +43,18 @@ class StrengthLoop:
         *,
         price: float | None,
         differ: bool,
+        untaken: bool = False,
     ) -> StrengthStep:
-        """Decide the strength after a count; `price`: see `price_of`."""
+        """Decide the strength after a count.
+
+        Args:
+            count: what the run says.
+            row: the run.
+            limits: of it.
+            price: see `price_of`.
+            differ: see `StrengthFacts`.
+            untaken: see `StrengthFacts`.
+        """
         before, self.before = self.before, count
         if before and (before.launch, before.layout) != (count.launch, count.layout):
             self.other_lean()  # other experts may be on the cheap GPUs
@@ -60,6 +70,7 @@ class StrengthLoop:
                 price=price,
                 trained=trained(row),
                 differ=differ,
+                untaken=untaken,
             ),
             limits,
         )

@@ -55,7 +55,8 @@ class RunCount:
         tokens, busy_s: by GPU, since the launch began; see `ExpertTokenReport`.
         launch, layout: counts of another launch or layout are not compared.
         marks: by GPU, those that are known.
-        strength, variation, stopped, gap: what its routers lean by; see `ExpertTokenReport`.
+        strength, variation, stopped, version, pending, gap: what its routers lean by; see
+            `ExpertTokenReport`.
         seq: of the report.
     """
 
@@ -68,6 +69,8 @@ class RunCount:
     strength: float = 0.0
     variation: float = 0.0
     stopped: bool = False
+    version: int = 0
+    pending: float = 0.0
     gap: float | None = None
     seq: int = 0
 

@@ -1,6 +1,7 @@
 """The part of wattmesh inside a rank of a training job: session, boundaries, switches.
 
 The map:
+    agreed_costs.py      what ranks agreed on of expert costs, and how far a lean has moved by it
     attach_check/        gives orders to a run that `wattmesh attach-check` started, and reports on
                          it
     background_fsync.py  makes the checkpoint of a switch durable while training goes on in the new

@@ -6,11 +6,12 @@ counts for all. Invariant: all ranks hold the same costs, those that the checkpo
 be used leaves them as they are.
 """
 
+import hashlib
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -18,6 +19,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client.cost_client import COSTS_KEY, TOKENS_KEY
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
+from wattmesh.reconfig.hook.agreed_costs import AgreedCosts, Scores
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.state.state import State
@@ -40,42 +42,28 @@ TakeCosts = Callable[[State, ExpertCostScores], object]
 """Hands costs to the routers of a state; called on every rank with the same costs."""
 
 
-class AgreedCosts:
-    """What all ranks agreed on, as extra state of the checkpoint.
+@runtime_checkable
+class HandsOn(Protocol):
+    """Hands costs to routers by expert, so that experts can keep the scores that they took.
 
-    Attributes:
-        variation: sum of all changes of the lean over the run, as changes of the strength.
+    `hand_to` of `wattmesh.integrations.pytorch.experts.costs` is one.
     """
 
-    def __init__(self) -> None:
-        """Begin without costs."""
-        self._told: dict[str, Any] | None = None
-        self.variation = 0.0
+    def holders(self, state: State) -> Sequence[tuple[str, Sequence[int]]]:
+        """Give each rank's GPU and the numbers of its experts. Collective."""
+        ...
 
-    @property
-    def costs(self) -> ExpertCostScores | None:
-        """The costs; None while there are none, or none that this version understands."""
-        try:
-            return None if self._told is None else ExpertCostScores.from_json(self._told)
-        except InputInvalid:
-            return None
+    def scores(
+        self, costs: ExpertCostScores, holders: Sequence[tuple[str, Sequence[int]]]
+    ) -> tuple[tuple[float, ...], str]:
+        """Give each expert's score of where it lies, and why they are all 0. Pure."""
+        ...
 
-    def agree(self, costs: ExpertCostScores) -> None:
-        """Hold these from now on."""
-        self.variation += _moved(self.costs, costs)
-        self._told = costs.to_json()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Give what the checkpoint keeps."""
-        spent = {"variation": self.variation} if self.variation else {}
-        return {"costs": self._told, **spent}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it back as it was, so that its digest is the one that was saved."""
-        told = state_dict.get("costs")
-        self._told = told if isinstance(told, dict) else None
-        spent = state_dict.get("variation", 0.0)
-        self.variation = spent if isinstance(spent, float) else 0.0
+    def hand(
+        self, state: State, costs: ExpertCostScores, scores: tuple[float, ...], reason: str
+    ) -> object:
+        """Let the routers of a state lean by these scores and the costs' strength."""
+        ...
 
 
 class RankExpertCosts:
@@ -91,6 +79,7 @@ class RankExpertCosts:
         self._busy_s: float | None = None
         self._gap: float | None = None
         self._handed: tuple[int, ExpertCostScores] | None = None
+        self._holders: tuple[int, Sequence[tuple[str, Sequence[int]]]] | None = None
 
     @property
     def wanted(self) -> bool:
@@ -164,7 +153,13 @@ class RankExpertCosts:
         before = agreed.costs
         # What was heard last counts, whichever version it has: a clock may have been ahead.
         if costs is not None and (before is None or costs.version != before.version):
-            agreed.agree(costs)
+            agreed.agree(costs, self._here(costs))
+
+    def _here(self, costs: ExpertCostScores | None) -> Scores | None:
+        """Give each expert's score of where it lies in this generation; None: not known."""
+        if costs is None or self._holders is None or not isinstance(self._take, HandsOn):
+            return None
+        return self._take.scores(costs, self._holders[1])[0]
 
     def tell(
         self,
@@ -187,8 +182,10 @@ class RankExpertCosts:
             tokens=tokens,
             busy_s=busy_s,
             layout=generation.layout,
-            strength=held.costs.strength if held.costs else 0.0,
+            strength=held.strength,
+            version=held.costs.version if held.costs else 0,
             variation=held.variation,
+            pending=held.pending(self._here(held.costs)),
             stopped=held.costs.stopped if held.costs else False,
             gap=leader["gap"],
         )
@@ -201,32 +198,32 @@ class RankExpertCosts:
             state.extra.pop(KEY, None)
             return
         agreed = state.extra.setdefault(KEY, AgreedCosts())
+        if isinstance(self._take, HandsOn) and (self._holders or (0,))[0] != generation.number:
+            self._holders = generation.number, self._take.holders(state)
         costs = agreed.costs if isinstance(agreed, AgreedCosts) else None
-        if costs is None or self._handed == (generation.number, costs):
+        if not isinstance(agreed, AgreedCosts) or costs is None:
+            return
+        if self._handed == (generation.number, costs):
             return
         self._handed = (generation.number, costs)
-        self._take(state, costs)
+        said = costs.neutral_because or f"strength {costs.strength:g}"
+        if isinstance(self._take, HandsOn) and self._holders is not None:
+            here, reason = self._take.scores(costs, self._holders[1])
+            kept = agreed.keep(here)
+            if agreed.pending(here):
+                said, reason = f"{said}; experts lie elsewhere, and keep the lean they had", ""
+            self._take.hand(state, costs, kept, reason)
+        else:
+            agreed.called_in(_where(generation))
+            self._take(state, costs)
         if leads:
-            said = costs.neutral_because or f"strength {costs.strength:g}"
             log.info("expert costs, version %d: %s", costs.version, said)
 
 
-def _moved(before: ExpertCostScores | None, after: ExpertCostScores) -> float:
-    """Return how far the lean moved, as the change of strength that may move it as far.
-
-    Other scores at one strength move routers, too: at most as the strength does at the largest.
-    """
-    if before is None:
-        return after.strength
-    moves = (
-        abs(
-            after.strength * after.scores.get(gpu, 0.0)
-            - before.strength * before.scores.get(gpu, 0.0)
-        )
-        for gpu in {*before.scores, *after.scores}
-    )
-    lean = max(moves, default=0.0) / ranges.LARGEST_SCORE
-    return max(abs(after.strength - before.strength), lean)
+def _where(generation: Generation) -> str:
+    """Name where a generation's experts lie, but for the GPUs of its ranks."""
+    placed = hashlib.sha256(repr(generation.placement).encode()).hexdigest()[:16]
+    return f"{generation.layout} {placed}"
 
 
 def _summed(tokens: torch.Tensor) -> torch.Tensor:

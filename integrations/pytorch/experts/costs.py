@@ -74,7 +74,7 @@ def hand_to(
     *,
     experts: int,
     gpu: str,
-) -> Callable[[State, ExpertCostScores], None]:
+) -> "CostsByExpert":
     """Make what `attach` takes as `expert_costs`.
 
     Args:
@@ -83,17 +83,41 @@ def hand_to(
         experts: of a layer. They need not divide: each is held by whoever names it.
         gpu: of this rank: the UUID that the daemon knows it by.
     """
+    return CostsByExpert(routers=routers, own_experts=own_experts, experts=experts, gpu=gpu)
 
-    def take(state: State, costs: ExpertCostScores) -> None:
-        held = ranks.gather([gpu, sorted(set(own_experts(state)))])
-        given, reason = of_experts(costs, held, experts)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostsByExpert:
+    """Hands costs to routers by expert: experts keep the scores that they took; see `hand_to`."""
+
+    routers: Callable[[State], Iterable[TakesCosts]]
+    own_experts: Callable[[State], Iterable[int]]
+    experts: int
+    gpu: str
+
+    def __call__(self, state: State, costs: ExpertCostScores) -> None:
+        """Hand on the scores of where experts lie now. Collective."""
+        self.hand(state, costs, *self.scores(costs, self.holders(state)))
+
+    def holders(self, state: State) -> list[tuple[str, Sequence[int]]]:
+        """Give each rank's GPU and the numbers of its experts. Collective."""
+        return ranks.gather((self.gpu, sorted(set(self.own_experts(state)))))
+
+    def scores(
+        self, costs: ExpertCostScores, holders: Iterable[tuple[str, Sequence[int]]]
+    ) -> tuple[tuple[float, ...], str]:
+        """Give each expert's score of where it lies, and why they are all 0."""
+        return of_experts(costs, holders, self.experts)
+
+    def hand(
+        self, state: State, costs: ExpertCostScores, scores: tuple[float, ...], reason: str
+    ) -> None:
+        """Let the routers of a state lean by these; `reason`: why they are all 0, "" otherwise."""
         strength = 0.0 if reason else costs.strength
-        for router in routers(state):
-            reason = router.set_costs(given, strength) or reason
+        for router in self.routers(state):
+            reason = router.set_costs(scores, strength) or reason
         if reason and (not dist.is_initialized() or dist.get_rank() == 0):
             log.info("experts do not lean: %s", reason)
-
-    return take
 
 
 def of_experts(

@@ -53,7 +53,7 @@ class CostDaemon(FakeDaemon):
         """Tell version 7, and `then` once a count was heard; `old`: know neither call."""
         self.counts: list[ExpertTokenReport] = []
         self.raw, self.old, self.asked = raw, old, 0
-        self.then = then
+        self.then, self.renewed = then, False
         super().__init__(path, marks, list(wishes))
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
@@ -70,6 +70,9 @@ class CostDaemon(FakeDaemon):
         if self.raw is not None:
             return 200, self.raw.replace(b"RUN", run.encode())
         costs = self.then if self.then is not None and self.counts else COSTS
+        if (self.counts and self.counts[-1].pending > 0.015) or self.renewed:
+            # Experts lie on each other's GPUs.
+            self.renewed, costs = True, replace(costs, version=8, renewal=1)
         return 200, json.dumps(replace(costs, run=run).to_json()).encode()
 
 
@@ -212,6 +215,38 @@ def test_costs_stay_over_a_switch_to_another_leader_and_back(
     alone = [each for each in daemon.counts if set(each.tokens) == {"GPU-b"}]
     assert len(alone) >= 1
     assert run.lines(1)[-2]["lean"] == run.lines(0)[-2]["lean"]
+
+
+@pytest.mark.parametrize("how", ["keeps", "plain"])
+def test_experts_that_lie_elsewhere_keep_their_lean_until_they_are_told(
+    zygote: Zygote, tmp_path: Path, socket_path: Path, how: str
+) -> None:
+    """All on one rank, then exchanged: no lean moves, until a renewal; a plain function's do."""
+    run = CostedRun(zygote, tmp_path)
+    wishes = (
+        Wish(layout=Layout(), ranks=(1,), at=6),
+        Wish(layout=Layout(dp_replicate=2), ranks=(0, 1), at=9),
+    )
+    more: dict[str, Any] = {"SWAPS_FROM": "9", "STEPS": "18"} | (
+        {"PLAIN": "yes"} if how == "plain" else {}
+    )
+    with CostDaemon(socket_path, run.out, wishes=wishes) as daemon:
+        awaited = {"3": 7, "6": "order-1", "9": "order-2"} | ({"15": 8} if how == "keeps" else {})
+        run.launch(url=f"unix://{socket_path}", AWAITED=json.dumps(awaited), **more)
+    leans = [line["lean"] for line in run.lines(1)]
+    back = pytest.approx([-each for each in leans[3]])
+    assert leans[3] == pytest.approx([-0.02] * 3 + [0.02] * 2)
+    said = {(each.version, each.pending, round(each.variation, 9)) for each in daemon.counts}
+    if how == "plain":
+        assert (any(leans[6]), leans[10]) == (False, back)
+        assert said <= {(7, 0.0, 0.02), (7, 0.0, 0.04), (7, 0.0, 0.06)}
+        return
+    assert leans[6] == leans[10] == leans[13] == leans[3]
+    assert leans[15] == back
+    # A count that is not posted by the next save step is replaced.
+    assert said <= {(7, 0.0, 0.02), (7, 0.01, 0.02), (7, 0.02, 0.02), (8, 0.0, 0.04)}
+    assert (7, 0.02, 0.02) in said
+    assert [line["lean"] for line in run.lines(0)[-4:-1]] == leans[-4:-1]
 
 
 def test_a_launch_that_asks_no_more_and_one_that_asks_anew_resume(
@@ -362,7 +397,13 @@ def test_what_cannot_be_used_leaves_what_was_agreed() -> None:
     rank.settle(state, replace(GENERATION, number=2), leads=False)
     assert taken == [COSTS, COSTS]
     kept = state.extra[KEY].state_dict()
-    assert kept == {"costs": COSTS.to_json(), "variation": COSTS.strength}
+    assert kept["where"].startswith("dp2 ")
+    assert kept == {
+        "costs": COSTS.to_json(),
+        "variation": COSTS.strength,
+        "since": COSTS.version,
+        "where": kept["where"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from tests.builders.carbon import slots
 from tests.builders.observations import observation
 from tests.experts.live.test_live_costs import GPUS, RATE, World
 from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.expert_costs import steering
 from wattmesh.controller.expert_costs.strength import price_of
 from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import CarbonView, Mode
 from wattmesh.reconfig.expert_wire import ExpertCostScores
-from wattmesh.reconfig.hook.expert_costs import AgreedCosts
+from wattmesh.reconfig.hook.agreed_costs import AgreedCosts
 
 __all__ = ["open_folder", "served", "settings"]
 
@@ -60,7 +61,11 @@ class SteeredWorld(World):
         told = self.told()
         if told.version:
             self.leans["variation"] += abs(told.strength - self.leans["strength"])
-            self.leans |= {"strength": told.strength, "stopped": told.stopped}
+            self.leans |= {
+                "strength": told.strength,
+                "stopped": told.stopped,
+                "version": told.version,
+            }
         self.pass_s(55.0)
         self.served.loop_facts.turned = turn(self.grid, self.served.clock.monotonic_s)
         self.read()
@@ -212,6 +217,98 @@ def test_scores_stay_while_the_learning_rate_decays(world: SteeredWorld, frozen:
     assert (now.scores == told) is frozen
     assert any(now.scores.values()) is frozen
     assert now.strength == pytest.approx(0.2)
+
+
+def placed_elsewhere(world: SteeredWorld, *, tokens: int = 0) -> None:
+    """Lean by 0.2; then experts lie on other GPUs, once so many tokens are trained."""
+    while world.boundary() < 0.2:
+        pass
+    world.boundary()
+    if tokens:
+        body = messages.progress(tokens=tokens)
+        assert world.served.post(f"/v1/runs/{messages.RUN}/progress", body).status == 200
+    world.leans["pending"] = 0.1
+
+
+def test_experts_that_are_placed_elsewhere_are_told_to_lean_by_it_once(
+    world: SteeredWorld,
+) -> None:
+    """While there is room: one more renewal, one sentence, and nothing new until it is taken."""
+    placed_elsewhere(world)
+    before = world.told()
+    world.boundary()
+    told = world.told()
+    assert (told.renewal, told.scores) == (before.renewal + 1, before.scores)
+    assert "take the scores of their GPUs, which moves the lean as 0.1 of str" in world.why()[-1]
+    for _ in range(3):
+        # The run has not taken it yet, and the grid would have it fall.
+        world.grid = [75.0, 525.0]
+        world.pass_s(60.0)
+        leans = world.leans | {"version": before.version}
+        assert world.report(**leans, gap=0.001).status == 200
+        world.pass_s(5.0)
+        world.read()
+        assert world.told() == replace(told, age_s=world.told().age_s)
+    world.grid = [300.0, 300.0]
+    world.leans |= {"pending": 0.0, "variation": world.leans["variation"] + 0.1}
+    world.boundary()
+    assert world.told().renewal == told.renewal
+
+
+@pytest.mark.parametrize("why", ["late", "spent"])
+def test_experts_that_are_placed_elsewhere_keep_their_lean_where_it_may_not_move(
+    world: SteeredWorld, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the decay, or with nothing to spend: `why` says it once. Its twin tells a renewal."""
+    placed_elsewhere(world, tokens=850_000 if why == "late" else 0)
+    if why == "spent":
+        world.leans["variation"] = 0.55
+    renewals = world.told().renewal
+    for _ in range(3):
+        world.boundary()
+    assert world.told().renewal == renewals
+    said = [each for each in world.why() if "keep the lean they had" in each]
+    words = {"late": "from 80% of the run's tokens", "spent": "0.55 of 0.8 of all changes are"}
+    assert len(said) == 1
+    assert words[why] in said[0]
+    world.begin_to_lead()
+    world.boundary()
+    assert len([each for each in world.why() if "keep the lean they had" in each]) == 1
+    monkeypatch.setattr(steering, "why_lean_stays", lambda *_: "")
+    world.boundary()
+    assert world.told().renewal == renewals + 1
+
+
+def test_other_gpus_move_no_lean_while_the_learning_rate_decays(
+    world: SteeredWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is on GPUs that were never scored: what was told stays. Its twin tells zeros."""
+    placed_elsewhere(world, tokens=850_000)
+    told = world.told()
+    experts = world.served.experts
+    row = world.served.journal.runs.open(world.served.clock.wall)[0]
+    learning, gpus = experts._runs[messages.RUN], ["GPU-a", "GPU-x"]
+    newer, _, _ = experts._newer(row, gpus, learning, world.served.clock.wall)
+    assert newer.told is not None
+    assert newer.told.by_gpu == told.scores
+    monkeypatch.setattr(steering, "scores_stay", lambda *_: False)
+    newer, _, _ = experts._newer(row, gpus, learning, world.served.clock.wall)
+    assert newer.told is not None
+    assert newer.told.by_gpu == {"GPU-a": 0.0, "GPU-x": 0.0}
+
+
+def test_a_journal_that_lost_all_moves_no_lean_while_the_learning_rate_decays(
+    world: SteeredWorld,
+) -> None:
+    """Nobody knows by what its experts lean, so it is told nothing; but a stop, which is 0."""
+    placed_elsewhere(world, tokens=850_000)
+    world.begin_to_lead(forgotten=True)
+    for _ in range(8):
+        world.boundary()
+    assert world.told().version == 0
+    world.gap = 1e6
+    world.boundary()
+    assert (world.told().strength, world.told().stopped) == (0.0, True)
 
 
 def test_other_scores_are_changes_of_the_lean_too() -> None:
