@@ -20,6 +20,7 @@ from wattmesh.controller.expert_costs.sentences import (
     EXPERT_COSTS,
     begins,
     keeps_lean,
+    lost_pairs,
     sentence,
     takes_lean,
     told_of,
@@ -256,6 +257,11 @@ class CostLearner:
             scores = scored(gpus, learning.costs.costs, times=learning.costs.times)
             learning.telling = learned_more(learning.telling, scores)
             steer(self._loop_facts, row, learning, count, differ=not scores.neutral_because)
+            lost = learning.newly_dropped()
+            if lost:
+                said = lost_pairs(row, lost)
+                self._journal.events.add(EXPERT_COSTS, said, now)
+                log.warning("%s", said)
         if not self._is_frozen(row):
             self._publish(row, gpus, learning, now)
         elif not learning.kept:
@@ -329,7 +335,7 @@ class CostLearner:
         self._journal.expert_learning.keep(
             row.run, kept_text(kept), now=now, epoch=self._recalled, event=event
         )
-        learning.kept = True
+        learning.kept, learning.in_journal = True, learning.loop.judged
 
     def _holds(self, gpus: list[str], costs: Mapping[str, TokenCost], now: datetime) -> bool:
         """Return whether every GPU was read lately, and is as it was when it was learned."""
@@ -350,7 +356,9 @@ class CostLearner:
             return nothing_known(row.run, "this daemon has just begun to lead; ask again soon")
         if learning is None or learning.telling.told is None:
             why = self._why_nothing(row, learning)
-            return nothing_known(row.run, why, _lines(learning) if details else ())
+            judged = learning.judged_in(row.incarnation) if learning is not None else None
+            lines = _lines(learning) if details else ()
+            return replace(nothing_known(row.run, why, lines), judged=judged)
         told, age_s = learning.telling.told, self._loop_facts.clock.monotonic() - learning.held_at_s
         return ExpertCostsView(
             run=row.run,
@@ -361,6 +369,7 @@ class CostLearner:
             neutral_because=_why_neutral(row, learning, told),
             stopped=told.stopped,
             renewal=told.renewal,
+            judged=learning.judged_in(row.incarnation),
             gpus=_lines(learning) if details else (),
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.policies.experts.costs import TokenCost
 from wattmesh.policies.experts.published import PublishedScores
+from wattmesh.reconfig.expert_wire import MOST_PAIRS
 
 EXPERT_COSTS = "expert_costs"
 """Kind of these events."""
@@ -41,6 +42,14 @@ def takes_lean(moved: float) -> str:
     return (
         "experts that lie elsewhere by now take the scores of their GPUs, which moves the lean as "
         f"{moved:.3g} of strength does"
+    )
+
+
+def lost_pairs(row: RunRow, count: int) -> str:
+    """Say that paired probes were dropped before a daemon heard of them."""
+    return (
+        f"{told_of(row)}{count} paired probes were dropped unjudged, the oldest first, as more "
+        f"than {MOST_PAIRS} of them waited for a daemon that leads."
     )
 
 

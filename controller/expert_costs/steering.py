@@ -7,7 +7,13 @@ beyond its `variation`, or while its learning rate decays, but what takes the le
 from dataclasses import replace
 
 from wattmesh.controller.expert_costs.learning import Learning
-from wattmesh.controller.expert_costs.strength import StrengthLoop, leans_by, price_of, trained
+from wattmesh.controller.expert_costs.strength import (
+    StrengthLoop,
+    leans_by,
+    newest_of,
+    price_of,
+    trained,
+)
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.settings.model import RunSection
@@ -28,7 +34,9 @@ def steer(
     """Decide the strength anew, of a run whose strength wattmesh may move."""
     section = _steered(loop_facts, row)
     if section is None:
-        learning.step, learning.loop = None, StrengthLoop()
+        # Pairs that wait meanwhile are of no lean that wattmesh moves: they are not judged later.
+        judged = newest_of(count.launch, count.pairs) if count.pairs else learning.loop.judged
+        learning.step, learning.loop = None, StrengthLoop(judged=judged)
         return
     told = learning.telling.told
     # A checkpoint from before the stop does not know of it.

@@ -14,6 +14,7 @@ The map:
     job.py               what one rank's session rests on
     launching/           how a launch begins, and how it falls asleep
     leaving.py           leaves a generation: in place, by restart, to sleep, in another size
+    loss_pairs.py        paired probes of a launch, and which of them wait for a daemon (pure)
     observed.py          `observe`: the two-line entry
     placed.py            the placement of experts: what a build must hold, what an order changes
     progress.py          the report of a step

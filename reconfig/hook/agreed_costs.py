@@ -65,7 +65,7 @@ class AgreedCosts:
             self.variation += moved_by_gpu(before, costs)
         else:
             self.variation += moved(self.strength, self.taken, costs.strength, after)
-        self.taken, self._told = after, costs.to_json()
+        self.taken, self._told = after, {**costs.to_json(), "judged": None}
         if takes and (other or here is not None):
             self.since = costs.version
 

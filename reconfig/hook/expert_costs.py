@@ -8,7 +8,6 @@ be used leaves them as they are.
 
 import hashlib
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -18,8 +17,15 @@ import torch
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client.cost_client import COSTS_KEY, TOKENS_KEY
-from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
+from wattmesh.reconfig.expert_wire import (
+    MOST_PAIRS,
+    STALE_S,
+    ExpertCostScores,
+    ExpertTokenReport,
+    LossPair,
+)
 from wattmesh.reconfig.hook.agreed_costs import AgreedCosts, Scores
+from wattmesh.reconfig.hook.loss_pairs import CATASTROPHE, gap_of, gap_of_ranks, waiting
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.state.state import State
@@ -28,12 +34,6 @@ log = logging.getLogger(__name__)
 
 KEY = "wattmesh.expert_costs"
 """Name among the extra state of a checkpoint."""
-
-MOST_GAP = 1e6
-"""A relative difference beyond it, or a loss with the lean that is no number, counts as this."""
-
-CATASTROPHE = 1.0
-"""A pair that costs the whole loss once more ends a lean (policies/experts/quality)."""
 
 LONGEST_BUSY_S = 1e9
 """What is beyond it, or no number, is not known."""
@@ -78,6 +78,8 @@ class RankExpertCosts:
         self._added: Any = 0
         self._busy_s: float | None = None
         self._gap: float | None = None
+        self._leaned = (0.0, 0)
+        self._dropped = 0
         self._handed: tuple[int, ExpertCostScores] | None = None
         self._holders: tuple[int, Sequence[tuple[str, Sequence[int]]]] | None = None
 
@@ -151,6 +153,8 @@ class RankExpertCosts:
             return
         costs = usable(leader["costs"], generation.run)
         before = agreed.costs
+        # What pairs of this save step were measured with.
+        self._leaned = agreed.strength, agreed.since
         # What was heard last counts, whichever version it has: a clock may have been ahead.
         if costs is not None and (before is None or costs.version != before.version):
             agreed.agree(costs, self._here(costs))
@@ -172,8 +176,14 @@ class RankExpertCosts:
         tokens, busy_s = by_gpu(facts)
         if not self.wanted or not tokens:
             return
-        leader, agreed = facts[generation.ranks.index(generation.leader)], state.extra.get(KEY)
+        agreed = state.extra.get(KEY)
         held = agreed if isinstance(agreed, AgreedCosts) else AgreedCosts()
+        gap = gap_of_ranks([each["gap"] for each in facts if each])
+        left, heard = (launch_store.peek(key) for key in (TOKENS_KEY, COSTS_KEY))
+        pairs, dropped = waiting(left, heard, self._pair(gap, state, generation))
+        if dropped and len(pairs) == MOST_PAIRS and not self._dropped:
+            log.warning("paired probes are dropped: no daemon has judged the newest %d", MOST_PAIRS)
+        self._dropped = dropped
         report = ExpertTokenReport(
             run=generation.run,
             incarnation=generation.incarnation,
@@ -187,9 +197,24 @@ class RankExpertCosts:
             variation=held.variation,
             pending=held.pending(self._here(held.costs)),
             stopped=held.costs.stopped if held.costs else False,
-            gap=leader["gap"],
+            gap=gap,
+            pairs=pairs,
+            dropped=dropped,
         )
         launch_store.put(TOKENS_KEY, {"report": report.to_json(), "counted_at_s": time.time()})
+
+    def _pair(self, gap: float | None, state: State, generation: Generation) -> LossPair | None:
+        """Give the pair of a save step; None where none was measured, or nothing leaned."""
+        strength, lean = self._leaned
+        if gap is None or strength == 0.0:
+            return None
+        return LossPair(
+            step=state.position.step,
+            gap=gap,
+            strength=strength,
+            lean=lean,
+            generation=generation.number,
+        )
 
     def settle(self, state: State, generation: Generation, *, leads: bool) -> None:
         """Begin a generation or go on after a save step: hand the agreed costs to the routers."""
@@ -238,14 +263,6 @@ def _unless_agreed(left: Any, state: State) -> Any:
     known = agreed.costs if isinstance(agreed, AgreedCosts) else None
     same = isinstance(left, dict) and known is not None and left.get("version") == known.version
     return None if same else left
-
-
-def gap_of(leaning: float, plain: float) -> float | None:
-    """Return what leaning costs of the loss; None where even without it there is none."""
-    if not math.isfinite(plain) or plain == 0.0:
-        return None
-    gap = (leaning - plain) / abs(plain)
-    return max(-MOST_GAP, min(MOST_GAP, gap)) if math.isfinite(gap) else MOST_GAP
 
 
 def usable(answer: object, run: str) -> ExpertCostScores | None:

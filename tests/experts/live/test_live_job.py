@@ -15,9 +15,9 @@ from tests.hook.conftest import socket_path
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import Zygote
 from tests.hook.unix_http import called
+from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.expert_costs.strength import StrengthLoop
 from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.policies.experts.live_spans import RunCount
 from wattmesh.policies.experts.strength import StrengthLimits, StrengthStep
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.reconfig.hook.expert_costs import KEY, RankExpertCosts, by_gpu, usable
@@ -273,7 +273,7 @@ class SteeringDaemon(CostDaemon):
 
     def __init__(self, path: Path, marks: Path) -> None:
         """Nothing was counted yet."""
-        self.loop = StrengthLoop()
+        self.loop, self.reports = StrengthLoop(), TokenReports()
         self.steps: list[StrengthStep] = []
         nothing = replace(COSTS, version=0, strength=0.0, scores={}).to_json() | {"run": "RUN"}
         super().__init__(path, marks, raw=json.dumps(nothing).encode())
@@ -282,16 +282,8 @@ class SteeringDaemon(CostDaemon):
         """Decide a step for each count, and tell it as a version of its own."""
         if method == "POST" and called(path) == "expert-tokens":
             heard = ExpertTokenReport.from_json(body)
-            count = RunCount(
-                at_s=0.0,
-                launch=heard.incarnation,
-                layout=str(heard.layout),
-                tokens=heard.tokens,
-                strength=heard.strength,
-                variation=heard.variation,
-                stopped=heard.stopped,
-                gap=heard.gap,
-            )
+            self.reports.add(heard, 0.0)
+            (count,) = self.reports.take(heard.run, lambda _: True)
             row = cast(RunRow, SimpleNamespace(tokens=0, tokens_total=1))
             # Five experts on two GPUs are never even: no cap on loads here. A wide bound is soon
             # known to hold.

@@ -17,7 +17,7 @@ from wattmesh.controller.expert_costs import steering
 from wattmesh.controller.expert_costs.strength import price_of
 from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import CarbonView, Mode
-from wattmesh.reconfig.expert_wire import ExpertCostScores
+from wattmesh.reconfig.expert_wire import MOST_PAIRS, ExpertCostScores, LossPair
 from wattmesh.reconfig.hook.agreed_costs import AgreedCosts
 
 __all__ = ["open_folder", "served", "settings"]
@@ -40,6 +40,9 @@ class SteeredWorld(World):
         super().__init__(served)
         self.leans: dict[str, Any] = {"strength": 0.0, "variation": 0.0, "stopped": False}
         self.gap: float | None = 0.001
+        self.agreed = AgreedCosts()
+        self.pairs: tuple[LossPair, ...] = ()
+        self.step = 0
         self.grid = [300.0, 300.0]
         self.steer()
 
@@ -56,9 +59,13 @@ class SteeredWorld(World):
         loop_facts = self.served.loop_facts
         loop_facts.settings = loop_facts.settings.model_copy(update={"mode": mode})
 
-    def boundary(self, **other: Any) -> float:
-        """Pass a save step: the ranks agree on what was told, count, and hear the next."""
+    def boundary(self, *, heard: bool = True, **other: Any) -> float:
+        """Pass a save step: the ranks agree on what was told, count, and hear the next.
+
+        Unless it is `heard`, no daemon takes the count.
+        """
         told = self.told()
+        self.measure(told)
         if told.version:
             self.leans["variation"] += abs(told.strength - self.leans["strength"])
             self.leans |= {
@@ -66,14 +73,32 @@ class SteeredWorld(World):
                 "stopped": told.stopped,
                 "version": told.version,
             }
+            self.agreed.agree(told)
         self.pass_s(55.0)
         self.served.loop_facts.turned = turn(self.grid, self.served.clock.monotonic_s)
         self.read()
         self.pass_s(5.0)
-        assert self.report(**self.leans, gap=self.gap, **other).status == 200
+        values = {**self.leans, "gap": self.gap, "pairs": self.pairs, **other}
+        if heard:
+            assert self.report(**values).status == 200
         self.pass_s(5.0)
         self.read()
         return self.told().strength
+
+    def measure(self, told: ExpertCostScores) -> None:
+        """Add the pair of a save step to those that wait, as ranks do before they agree."""
+        self.step += 1
+        done = -1 if told.judged is None else told.judged
+        self.pairs = tuple(each for each in self.pairs if each.step > done)
+        if self.gap is not None and self.leans["strength"] > 0:
+            pair = LossPair(
+                step=self.step,
+                gap=self.gap,
+                strength=self.leans["strength"],
+                lean=self.agreed.since,
+                generation=1,
+            )
+            self.pairs = (*self.pairs, pair)[-MOST_PAIRS:]
 
     def begin_to_lead(self, *, forgotten: bool = False) -> None:
         """Another daemon takes over; what this one learned is in the journal, or is lost."""
