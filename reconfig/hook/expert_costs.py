@@ -79,7 +79,7 @@ class RankExpertCosts:
         self._busy_s: float | None = None
         self._gap: float | None = None
         self._leaned = (0.0, 0)
-        self._dropped = 0
+        self._dropped, self._unused = 0, ""
         self._handed: tuple[int, ExpertCostScores] | None = None
         self._holders: tuple[int, Sequence[tuple[str, Sequence[int]]]] | None = None
 
@@ -174,6 +174,8 @@ class RankExpertCosts:
     ) -> None:
         """Leave what all ranks counted for the client of the daemon; called on the leader."""
         tokens, busy_s = by_gpu(facts)
+        leader = facts[generation.ranks.index(generation.leader)]
+        self._say_unused(why_unusable(leader["costs"], generation.run) if leader else "")
         if not self.wanted or not tokens:
             return
         agreed = state.extra.get(KEY)
@@ -202,6 +204,13 @@ class RankExpertCosts:
             dropped=dropped,
         )
         launch_store.put(TOKENS_KEY, {"report": report.to_json(), "counted_at_s": time.time()})
+
+    def _say_unused(self, why: str) -> None:
+        """Say once that what the daemon says is not used."""
+        kind = why[:14]  # ages differ in each answer
+        if why and kind != self._unused:
+            log.warning("expert costs are not used, and what was agreed stays: %s", why)
+        self._unused = kind
 
     def _pair(self, gap: float | None, state: State, generation: Generation) -> LossPair | None:
         """Give the pair of a save step; None where none was measured, or nothing leaned."""
@@ -274,9 +283,22 @@ def usable(answer: object, run: str) -> ExpertCostScores | None:
         costs = ExpertCostScores.from_json(answer)
     except InputInvalid:
         return None
-    if costs.run != run or costs.version == 0 or costs.age_s > STALE_S:
-        return None
-    return costs
+    return None if costs.version == 0 or why_unusable(answer, run) else costs
+
+
+def why_unusable(answer: object, run: str) -> str:
+    """Say why what a daemon said cannot be used; "" where it can, or says nothing."""
+    if answer is None:
+        return ""
+    try:
+        costs = ExpertCostScores.from_json(answer)
+    except InputInvalid as error:
+        return f"they are malformed: {error}"
+    if costs.run != run:
+        return f"they are of the run {costs.run}"
+    if costs.age_s > STALE_S:
+        return f"they are {costs.age_s:.0f} s old, more than {STALE_S:g} s"
+    return ""
 
 
 def by_gpu(facts: Sequence[Any]) -> tuple[dict[str, int], dict[str, float]]:

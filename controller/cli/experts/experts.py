@@ -129,8 +129,8 @@ def place(
     if recording is None:
         problem, present = read_problem(Path(of), gpus), None
         if run is not None:
-            rows, unknown = _placed_now(DaemonConnection(socket), run)
-            present = present_placement(problem, rows)
+            lying, unknown = _placed_now(DaemonConnection(socket), run)
+            present = present_placement(problem, lying)
     else:
         problem = problem_of(recording.given, recording.path, gpus)
         present = present_placement(problem, recording.placed)
@@ -144,8 +144,10 @@ def place(
         lines.append(f"compared with experts by number: {unknown}")
     if out is not None:
         write_placement(out, answer)
+    # A dry run, too, is refused what would be refused.
+    rows = rows_of(answer) if run is not None else []
     if run is not None and not dry_run:
-        answer["done"] = _order(DaemonConnection(socket), run, answer, rows_of(answer), reason)
+        answer["done"] = _order(DaemonConnection(socket), run, answer, rows, reason)
         lines.append(answer["done"])
     if as_json:
         print_json(answer)

@@ -144,13 +144,24 @@ def of_experts(
             else:
                 gone.add(gpu)
     if gone:
-        return (0.0,) * experts, f"{len(gone)} GPUs that hold experts have no cost"
+        return (0.0,) * experts, _without_cost(len(gone))
     if not all(found):
-        return (0.0,) * experts, f"{sum(not each for each in found)} experts are held by nobody"
+        alone = sum(not each for each in found)
+        verb = "expert is" if alone == 1 else "experts are"
+        return (0.0,) * experts, f"{alone} {verb} held by nobody"
     means = tuple(math.fsum(each) / len(each) for each in found)
     if max(means) - min(means) < LEAST_RANGE:
         return (0.0,) * experts, costs.neutral_because or ALIKE
     return means, costs.neutral_because
+
+
+def _without_cost(gpus: int) -> str:
+    """Say that GPUs that hold experts have no cost."""
+    return (
+        "1 GPU that holds experts has no cost"
+        if gpus == 1
+        else f"{gpus} GPUs that hold experts have no cost"
+    )
 
 
 def same_on_all_ranks(own: ExpertCosts, group: ProcessGroup | None = None) -> ExpertCosts:
@@ -189,7 +200,7 @@ def _reasons(answer: object, run: str, holders: Sequence[str], held_s: float) ->
     scores: Mapping[str, Any] = answer["scores"]
     gone = {gpu for gpu in holders if gpu not in scores}
     if gone:
-        yield f"{len(gone)} GPUs that hold experts have no cost"
+        yield _without_cost(len(gone))
     found, strength = [scores.get(gpu) for gpu in holders], answer.get("strength")
     numbers = [each for each in found if _is_number(each)]
     if not _is_number(strength) or len(numbers) < len(found):

@@ -20,7 +20,13 @@ from wattmesh.controller.expert_costs.strength import StrengthLoop
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.policies.experts.strength import StrengthLimits, StrengthStep
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
-from wattmesh.reconfig.hook.expert_costs import KEY, RankExpertCosts, by_gpu, usable
+from wattmesh.reconfig.hook.expert_costs import (
+    KEY,
+    RankExpertCosts,
+    by_gpu,
+    usable,
+    why_unusable,
+)
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state.state import State
@@ -37,7 +43,7 @@ class CostDaemon(FakeDaemon):
     """Tells costs of the run that registered, and keeps the counts that it hears.
 
     Attributes:
-        raw: said instead, as it is.
+        raw: said instead, as it is, until the count of number `good_from` was heard; 0: always.
     """
 
     def __init__(
@@ -53,7 +59,7 @@ class CostDaemon(FakeDaemon):
         """Tell version 7, and `then` once a count was heard; `old`: know neither call."""
         self.counts: list[ExpertTokenReport] = []
         self.raw, self.old, self.asked = raw, old, 0
-        self.then, self.renewed = then, False
+        self.then, self.renewed, self.good_from = then, False, 0
         super().__init__(path, marks, list(wishes))
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
@@ -67,7 +73,8 @@ class CostDaemon(FakeDaemon):
             self.counts.append(ExpertTokenReport.from_json(body))
             return 200, b'{"ok": true}'
         run = self.heard.registers[-1].run
-        if self.raw is not None:
+        heard = self.counts[-1].seq if self.counts else 0
+        if self.raw is not None and not 0 < self.good_from <= heard:
             return 200, self.raw.replace(b"RUN", run.encode())
         costs = self.then if self.then is not None and self.counts else COSTS
         if (self.counts and self.counts[-1].pending > 0.015) or self.renewed:
@@ -176,6 +183,38 @@ def test_a_daemon_that_is_down_old_mad_or_observing_changes_nothing(
             run.launch(url=url, AWAITED=awaited)
         assert daemon.asked > 0
     assert run.losses(0) == run.losses(1) == untouched
+
+
+@pytest.mark.parametrize("kind", ["not a number", "negative", "stale", "another run's"])
+def test_costs_that_are_not_used_are_said_once(
+    zygote: Zygote, tmp_path: Path, socket_path: Path, kind: str
+) -> None:
+    """In the job's log, whichever part of the hook finds it; the next good answer is used."""
+    run, url = CostedRun(zygote, tmp_path), f"unix://{socket_path}"
+    with CostDaemon(socket_path, tmp_path, HOSTILE[kind]) as daemon:
+        daemon.good_from = 2
+        awaited = {"9": 7} | ({"6": 1} if kind == "another run's" else {})
+        run.launch(url=url, AWAITED=json.dumps(awaited))
+    words = {
+        "not a number": "malformed: ExpertCostScores.scores.GPU-a: nan is out of range",
+        "negative": "malformed: ExpertCostScores.strength: -0.1 is out of range",
+        "stale": "the newest that the daemon said are older than 900 s",
+        "another run's": "they are of the run 6d1c9d0e-0000-4000-8000-00000000000f",
+    }
+    said = [line for line in run.logs().splitlines() if "expert costs are not used" in line]
+    assert len(said) == 1
+    assert words[kind] in said[0]
+    assert run.lines(0)[9]["told"] == [[9, 7]]
+
+
+def test_why_costs_are_not_used_is_one_sentence() -> None:
+    """Of another run, old, malformed; and nothing of what is used, or says nothing."""
+    told = COSTS.to_json()
+    assert why_unusable(None, RUN) == why_unusable(told, RUN) == ""
+    assert why_unusable({**told, "version": 0}, RUN) == ""
+    assert why_unusable(told, RUN[:-1] + "9") == f"they are of the run {RUN}"
+    assert why_unusable({**told, "age_s": 901.4}, RUN) == "they are 901 s old, more than 900 s"
+    assert "they are malformed: Expe" in why_unusable({**told, "scores": {"a": math.nan}}, RUN)
 
 
 def test_a_strength_of_zero_takes_the_lean_back_at_the_next_save_step(
