@@ -69,6 +69,22 @@ class AgreedCosts:
         if takes and (other or here is not None):
             self.since = costs.version
 
+    def refuses(self, costs: ExpertCostScores) -> str:
+        """Say why these are not taken, though they can be used; "" where they are.
+
+        Once quality has stopped a lean, an older version does not bring it back: it is of a journal
+        from before the stop.
+        """
+        held = self.costs
+        if held is None or not held.stopped or costs.stopped or costs.strength == 0.0:
+            return ""
+        if costs.version > held.version:
+            return ""
+        return (
+            f"quality has stopped this run's lean with version {held.version}, and they are "
+            f"version {costs.version}, of a journal from before that"
+        )
+
     def keep(self, here: Scores) -> Scores:
         """Give the scores that experts have, in whichever generation.
 

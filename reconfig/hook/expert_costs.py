@@ -79,7 +79,7 @@ class RankExpertCosts:
         self._busy_s: float | None = None
         self._gap: float | None = None
         self._leaned = (0.0, 0)
-        self._dropped, self._unused = 0, ""
+        self._dropped, self._unused, self._refused = 0, "", ""
         self._handed: tuple[int, ExpertCostScores] | None = None
         self._holders: tuple[int, Sequence[tuple[str, Sequence[int]]]] | None = None
 
@@ -156,7 +156,11 @@ class RankExpertCosts:
         # What pairs of this save step were measured with.
         self._leaned = agreed.strength, agreed.since
         # What was heard last counts, whichever version it has: a clock may have been ahead.
-        if costs is not None and (before is None or costs.version != before.version):
+        # But what quality has stopped.
+        self._refused = "" if costs is None else agreed.refuses(costs)
+        if self._refused or costs is None:
+            return
+        if before is None or costs.version != before.version:
             agreed.agree(costs, self._here(costs))
 
     def _here(self, costs: ExpertCostScores | None) -> Scores | None:
@@ -175,7 +179,8 @@ class RankExpertCosts:
         """Leave what all ranks counted for the client of the daemon; called on the leader."""
         tokens, busy_s = by_gpu(facts)
         leader = facts[generation.ranks.index(generation.leader)]
-        self._say_unused(why_unusable(leader["costs"], generation.run) if leader else "")
+        why = why_unusable(leader["costs"], generation.run) if leader else ""
+        self._say_unused(why or self._refused)
         if not self.wanted or not tokens:
             return
         agreed = state.extra.get(KEY)

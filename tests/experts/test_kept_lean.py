@@ -201,3 +201,22 @@ def test_a_function_of_the_jobs_own_is_counted_at_its_worst() -> None:
         agreed.called_in(where)
         spent.append(agreed.variation)
     assert spent == pytest.approx([0.1, 0.1, 0.2, 0.3])
+
+
+def test_only_a_newer_version_leans_again_after_a_stop() -> None:
+    """Of an operator who begins anew; an older one without a lean, or stopped as well, is taken."""
+    agreed = AgreedCosts()
+    assert agreed.refuses(COSTS) == ""
+    agreed.agree(replace(COSTS, strength=0.0, stopped=True))
+    for version, strength, stopped, taken in (
+        (6, 0.1, False, False),
+        (7, 0.1, False, False),
+        (8, 0.1, False, True),
+        (6, 0.0, False, True),
+        (6, 0.1, True, True),
+    ):
+        told = replace(COSTS, version=version, strength=strength, stopped=stopped)
+        assert (agreed.refuses(told) == "") is taken
+    assert "stopped this run's lean with version 7, and they are version 6" in agreed.refuses(
+        replace(COSTS, version=6)
+    )

@@ -66,7 +66,7 @@ class SteeredWorld(World):
         """
         told = self.told()
         self.measure(told)
-        if told.version:
+        if told.version and not self.agreed.refuses(told):
             self.leans["variation"] += abs(told.strength - self.leans["strength"])
             self.leans |= {
                 "strength": told.strength,
@@ -171,6 +171,39 @@ def test_a_checkpoint_from_before_the_stop_does_not_undo_it(world: SteeredWorld)
     world.leans = before
     assert {world.boundary() for _ in range(4)} == {0.0}
     assert world.told().stopped
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_journal_restored_from_before_the_stop_does_not_undo_it(
+    world: SteeredWorld, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    """It tells an older version that leans: the run says that it was stopped, and stays at 0.
+
+    The twin takes it, and from then on nobody knows of the stop.
+    """
+    while world.boundary() < 0.1:
+        pass
+    world.boundary()
+    store, epoch = world.served.journal.expert_learning, world.served.loop_facts.lead.epoch or 0
+    text = store.all()[messages.RUN]
+    world.gap = 1e6
+    world.boundary()
+    world.gap = 0.001
+    world.boundary()
+    assert (world.leans["strength"], world.leans["stopped"]) == (0.0, True)
+    stopped_at = world.leans["version"]
+    store.keep(messages.RUN, text, now=world.served.clock.wall, epoch=epoch)
+    # Its sentences are those of the backup, too.
+    monkeypatch.setattr(type(world.served.experts), "_newest_told", lambda *_: 0)
+    if not refuses:
+        monkeypatch.setattr(AgreedCosts, "refuses", lambda *_: "")
+    world.begin_to_lead()
+    assert (world.told().strength, world.told().stopped) == (0.1, False)
+    assert world.told().version < stopped_at
+    for _ in range(3):
+        world.boundary()
+    assert (world.leans["strength"] == 0.0, world.told().stopped) == (refuses, refuses)
+    assert world.told().version > stopped_at or not refuses
 
 
 def test_another_mode_takes_the_lean_back_and_gives_no_more_than_a_step_after(
