@@ -8,10 +8,11 @@ import hashlib
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from wattmesh.controller.expert_costs.strength import JudgedPairs
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.experts.costs import OfflineSweep
 from wattmesh.policies.experts.live_spans import RunCosts, RunCount
@@ -34,6 +35,8 @@ class KeptLearning:
         launch, seq: of the newest count that is in it.
         held_at_s: wall time at which it last knew that its costs hold.
         sweeps: by GPU, those of the settings then.
+        judged: the pairs that `quality` has. `dropped`: those of the launch that were dropped.
+        stays: why experts that lie elsewhere keep the lean that they had, as was said last.
     """
 
     costs: RunCosts
@@ -45,6 +48,9 @@ class KeptLearning:
     seq: int = 0
     held_at_s: float = 0.0
     sweeps: Mapping[str, OfflineSweep] = field(default_factory=dict)
+    judged: JudgedPairs = field(default_factory=JudgedPairs)
+    dropped: int = 0
+    stays: str = ""
 
 
 def kept_text(kept: KeptLearning) -> str:
@@ -107,7 +113,16 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _read_fields(kind: Any, value: Any) -> Any:
-    return kind(**{name: _read(each, value[name]) for name, each in _types(kind).items()})
+    usual = {
+        each.name
+        for each in fields(kind)
+        if each.default is not MISSING or each.default_factory is not MISSING
+    }
+    # What an older wattmesh did not keep yet is what a fresh one begins with.
+    named = {
+        name: each for name, each in _types(kind).items() if name in value or name not in usual
+    }
+    return kind(**{name: _read(each, value[name]) for name, each in named.items()})
 
 
 def _read(kind: Any, value: Any) -> Any:

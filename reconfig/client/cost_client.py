@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from wattmesh.errors import WattmeshError
+from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.link import DaemonLink
@@ -42,6 +42,7 @@ class CostClient:
         self._every_s = EVERY_S
         self._posted = 0
         self._heard: tuple[float, ExpertCostScores] | None = None
+        self._said = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="wattmesh-experts", daemon=True)
 
@@ -90,10 +91,23 @@ class CostClient:
         path = f"/v1/runs/{self._run}/expert-costs"
         try:
             answer = self._link.call("GET", path, None, CALL_LIMIT_S)
-            if answer.accepted:
-                self._heard = (time.monotonic(), ExpertCostScores.from_json(answer.body))
         except WattmeshError as error:
             log.debug("expert costs: %s", error)
+            return
+        if not answer.accepted:
+            return
+        try:
+            costs = ExpertCostScores.from_json(answer.body)
+            self._heard = (time.monotonic(), costs)
+            self._said = self._said if costs.age_s > STALE_S else ""
+        except InputInvalid as error:
+            self._say(f"the daemon's answer is malformed: {error}")
+
+    def _say(self, why: str) -> None:
+        """Say once that what the daemon says is not used."""
+        if why != self._said:
+            log.warning("expert costs are not used, and what was agreed stays: %s", why)
+        self._said = why
 
     def _leave(self, store: LaunchStore) -> None:
         """Leave the newest answer for the leader, with its age; none once it is stale."""
@@ -103,4 +117,6 @@ class CostClient:
             age_s = costs.age_s + time.monotonic() - at_s
             if age_s <= STALE_S:
                 left = {**costs.to_json(), "age_s": age_s}
+            elif costs.version != 0:
+                self._say(f"the newest that the daemon said are older than {STALE_S:g} s")
         store.put(COSTS_KEY, left)
