@@ -27,11 +27,12 @@ __all__ = ["open_folder", "served", "settings", "socket_path"]
 
 @pytest.fixture
 def world(served: Any) -> SteeredWorld:
-    """A run whose strength wattmesh moves, at a lean of 0.1."""
+    """A run whose strength wattmesh moves, which leans by the first step."""
     world = SteeredWorld(served)
-    while world.boundary() < 0.1:
+    while world.boundary() < 0.05:
         pass
-    world.boundary()
+    for _ in range(3):
+        world.boundary()
     return world
 
 
