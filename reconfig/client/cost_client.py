@@ -7,6 +7,7 @@ the ranks agreed on before stays.
 """
 
 import logging
+import re
 import threading
 import time
 from typing import Any
@@ -23,6 +24,22 @@ CALL_LIMIT_S = 5.0
 STORE_LIMIT_S = 5.0
 
 TOKENS_KEY, COSTS_KEY = "experts/tokens", "experts/costs"
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+class UnusedCosts:
+    """Says once, in the job's log, that what the daemon says is not used."""
+
+    def __init__(self) -> None:
+        """Begin with all in use."""
+        self._kind = ""
+
+    def say(self, why: str) -> None:
+        """Take in why it is not used; "" where it is."""
+        kind = _NUMBER.sub("", why)  # ages and versions differ in each answer
+        if kind and kind != self._kind:
+            log.warning("expert costs are not used, and what was agreed stays: %s", why)
+        self._kind = kind
 
 
 class CostClient:
@@ -42,7 +59,7 @@ class CostClient:
         self._every_s = EVERY_S
         self._posted = 0
         self._heard: tuple[float, ExpertCostScores] | None = None
-        self._said = ""
+        self._unused = UnusedCosts()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="wattmesh-experts", daemon=True)
 
@@ -99,15 +116,10 @@ class CostClient:
         try:
             costs = ExpertCostScores.from_json(answer.body)
             self._heard = (time.monotonic(), costs)
-            self._said = self._said if costs.age_s > STALE_S else ""
+            if costs.age_s <= STALE_S:
+                self._unused.say("")
         except InputInvalid as error:
-            self._say(f"the daemon's answer is malformed: {error}")
-
-    def _say(self, why: str) -> None:
-        """Say once that what the daemon says is not used."""
-        if why != self._said:
-            log.warning("expert costs are not used, and what was agreed stays: %s", why)
-        self._said = why
+            self._unused.say(f"the daemon's answer is malformed: {error}")
 
     def _leave(self, store: LaunchStore) -> None:
         """Leave the newest answer for the leader, with its age; none once it is stale."""
@@ -118,5 +130,5 @@ class CostClient:
             if age_s <= STALE_S:
                 left = {**costs.to_json(), "age_s": age_s}
             elif costs.version != 0:
-                self._say(f"the newest that the daemon said are older than {STALE_S:g} s")
+                self._unused.say(f"the newest that the daemon said are older than {STALE_S:g} s")
         store.put(COSTS_KEY, left)

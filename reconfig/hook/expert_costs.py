@@ -16,7 +16,7 @@ import torch
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.reconfig.client.cost_client import COSTS_KEY, TOKENS_KEY
+from wattmesh.reconfig.client.cost_client import COSTS_KEY, TOKENS_KEY, UnusedCosts
 from wattmesh.reconfig.expert_wire import (
     MOST_PAIRS,
     STALE_S,
@@ -79,7 +79,8 @@ class RankExpertCosts:
         self._busy_s: float | None = None
         self._gap: float | None = None
         self._leaned = (0.0, 0)
-        self._dropped, self._unused, self._refused = 0, "", ""
+        self._dropped, self._refused = 0, ""
+        self._unused = UnusedCosts()
         self._handed: tuple[int, ExpertCostScores] | None = None
         self._holders: tuple[int, Sequence[tuple[str, Sequence[int]]]] | None = None
 
@@ -180,7 +181,7 @@ class RankExpertCosts:
         tokens, busy_s = by_gpu(facts)
         leader = facts[generation.ranks.index(generation.leader)]
         why = why_unusable(leader["costs"], generation.run) if leader else ""
-        self._say_unused(why or self._refused)
+        self._unused.say(why or self._refused)
         if not self.wanted or not tokens:
             return
         agreed = state.extra.get(KEY)
@@ -209,13 +210,6 @@ class RankExpertCosts:
             dropped=dropped,
         )
         launch_store.put(TOKENS_KEY, {"report": report.to_json(), "counted_at_s": time.time()})
-
-    def _say_unused(self, why: str) -> None:
-        """Say once that what the daemon says is not used."""
-        kind = why[:14]  # ages differ in each answer
-        if why and kind != self._unused:
-            log.warning("expert costs are not used, and what was agreed stays: %s", why)
-        self._unused = kind
 
     def _pair(self, gap: float | None, state: State, generation: Generation) -> LossPair | None:
         """Give the pair of a save step; None where none was measured, or nothing leaned."""
