@@ -8,7 +8,7 @@ import hashlib
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -113,16 +113,9 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _read_fields(kind: Any, value: Any) -> Any:
-    usual = {
-        each.name
-        for each in fields(kind)
-        if each.default is not MISSING or each.default_factory is not MISSING
-    }
     # What an older wattmesh did not keep yet is what a fresh one begins with.
-    named = {
-        name: each for name, each in _types(kind).items() if name in value or name not in usual
-    }
-    return kind(**{name: _read(each, value[name]) for name, each in named.items()})
+    kept = {name: _read(each, value[name]) for name, each in _types(kind).items() if name in value}
+    return kind(**kept)
 
 
 def _read(kind: Any, value: Any) -> Any:
