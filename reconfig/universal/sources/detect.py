@@ -143,20 +143,18 @@ def _kind(folder: Path) -> str:
     tests: tuple[tuple[str, Callable[[Path], bool]], ...] = (
         ("universal", is_universal),
         ("megatron", is_megatron),
-        ("dcp", _is_dcp),
+        ("dcp", lambda each: (each / METADATA).is_file() or bool(beside.parts(each))),
         ("deepspeed", is_deepspeed),
     )
     kinds = [kind for kind, is_it in tests if is_it(folder)]
+    if "megatron" in kinds:
+        # Its folders are DCP's, with rules of their own.
+        kinds = [each for each in kinds if each != "dcp"]
     if len(kinds) > 1:
         raise InputInvalid(
             f"{folder}: it holds both a {kinds[0]} and a {kinds[1]} checkpoint; name one of them."
         )
     return kinds[0] if kinds else ""
-
-
-def _is_dcp(folder: Path) -> bool:
-    found = (folder / METADATA).is_file() or bool(beside.parts(folder))
-    return found and not is_megatron(folder)
 
 
 def _latest(path: Path, allowance: Allowance) -> tuple[Path, str] | None:
