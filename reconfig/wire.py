@@ -288,8 +288,9 @@ class Transition(Message):
             it was measured probe_noise, probe_orders, computed_in), digest_before, digest_after,
             seconds per phase (`save_s`, `teardown_s`, `leave_s`: ending the process groups,
             `build_s`, `load_s`, `verify_s`, `total_s`), of parts of saving and verifying
-            (`digest_before_s`, `stage_s`, `probe_before_s`, `digest_after_s`, `probe_after_s`) and
-            of building (`groups_s`), state_bytes (of the data that was loaded), kept (what stayed
+            (`settle_s`: until the checkpoint of the switch before was durable, `digest_before_s`,
+            `stage_s`, `probe_before_s`, `digest_after_s`, `probe_after_s`) and of building
+            (`groups_s`), state_bytes (of the data that was loaded), kept (what stayed
             for the new layout),
             held_share (of the old layout's bytes, still in memory after its teardown).
             The last state may be repeated with `at_pace_s`, the time from the start of the switch

@@ -22,13 +22,17 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu.chosen import Chosen
 from benchmarks.report import Goal, Report
-from wattmesh.reconfig.checkpoint.dcp_storage.files import TensorPiece, write_files
+from wattmesh.reconfig.checkpoint import direct
+from wattmesh.reconfig.checkpoint.dcp_storage.files import FILE_BYTES, TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.digest import sum_on_device
 from wattmesh.reconfig.checkpoint.digest_host import Summer
+from wattmesh.reconfig.checkpoint.digest_rows import RowSummer
+from wattmesh.reconfig.checkpoint.shared_memory import StagingArea
+from wattmesh.reconfig.checkpoint.staged import PIECE_BYTES, nbytes_of, write
+from wattmesh.reconfig.state import copiers
 from wattmesh.reconfig.state.boxes import LocalBox, box_of
 from wattmesh.reconfig.state.memory import BLOCK, Staging, as_array, dtype_name
 from wattmesh.reconfig.universal.index import box as logical
-from wattmesh.reconfig.universal.index.names import HOOK
 
 TIMES = 5
 ROWS, WIDE = 65_536, 4_096
@@ -117,6 +121,13 @@ def digests(bench: Bench, limit: float) -> Iterator[dict[str, Any]]:
         same = sum_on_device(box) & _MASK == Summer().sum_of_box(_on_host(box)) & _MASK
         row = bench.row(f"digest of {dtype_name(dtype)}", speed, "a plain sum", read)
         yield {**row, "gb": nbytes / 1e9, "equals_host": same}
+    rows = partial(RowSummer().sum_of_box, _box(bench.tensor))
+    yield bench.row(
+        "digest of float32, by rows, as a switch takes it",
+        bench.gb_per_s(rows),
+        "a plain sum",
+        read,
+    )
     half = WIDE // 2
     whole = (len(bench.tensor), WIDE)
     columns = LocalBox(
@@ -128,7 +139,7 @@ def digests(bench: Bench, limit: float) -> Iterator[dict[str, Any]]:
 
 
 def _box(tensor: torch.Tensor) -> LocalBox:
-    found = box_of("weight", tensor)
+    found = box_of("model.weight", tensor)
     assert found is not None
     return found
 
@@ -186,26 +197,34 @@ def _fill(
     staging.finish()
 
 
+def pieces_of(tensor: torch.Tensor, limit: int) -> list[TensorPiece]:
+    """The tensor in pieces of at most `limit` bytes."""
+    held = {"model.weight": _box(tensor)}
+    return direct.pieces_of(held, held, limit)
+
+
+def in_shared_memory(bench: Bench, limit: float) -> dict[str, Any]:
+    """One row: the staged copy of a switch, hashed on the way, into pages that are there."""
+    pieces, area = pieces_of(bench.tensor, PIECE_BYTES), StagingArea()
+    area.reserve(nbytes_of(0, pieces))
+    speed = bench.gb_per_s(partial(write, area, 0, pieces))
+    threads = copiers.count(bench.nbytes)
+    what = f"the staged copy of a switch, hashed, {threads} threads"
+    return bench.row(what, speed, TO_HOST, limit)
+
+
 def saved(bench: Bench, limit: float) -> dict[str, Any]:
     """One row: a rank's data file written from device memory, hashed on the way, not synced."""
-    shape = tuple(bench.tensor.shape)
-    piece = TensorPiece(
-        fqn="weight",
-        key=HOOK.entry_key("model.weight"),
-        dtype="float32",
-        whole=shape,
-        box=logical.Box.whole(shape),
-        local=bench.tensor,
-    )
+    pieces = pieces_of(bench.tensor, FILE_BYTES)
     with tempfile.TemporaryDirectory(prefix="wattmesh-") as name:
         count = iter(range(TIMES + 1))
 
-        def write() -> None:
+        def write_one() -> None:
             folder = Path(name) / str(next(count))
             folder.mkdir()
-            write_files(folder, 0, [piece], durable=False)
+            write_files(folder, 0, pieces, durable=False)
 
-        speed = bench.gb_per_s(write)
+        speed = bench.gb_per_s(write_one)
     return bench.row(
         "a data file written and hashed, into the page cache",
         speed,
@@ -221,6 +240,7 @@ def measure(chosen: Chosen) -> Report:
     rows = [bench.row(what, speed) for what, speed in limits.items()]
     rows += digests(bench, limits[DEVICE])
     rows += staged(bench, limits)
+    rows.append(in_shared_memory(bench, limits[TO_HOST]))
     rows.append(saved(bench, limits[TO_HOST]))
     checks = [row[key] for row in rows for key in ("equals_host", "same_bytes") if key in row]
     goal = Goal(name="wrong_bytes", value=checks.count(False), goal=0, op="==")

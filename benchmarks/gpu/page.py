@@ -43,12 +43,15 @@ ABOUT = {
         "what a switch forgets, with a model built anew."
     ),
     "switch": (
-        "The example trainer under the real session, ordered about every four steps; seconds are "
-        "from the first rank that enters the boundary to the last that has done its first step in "
-        "the new layout. *restart* is from the start of the processes, the save before it left "
-        "out. *left after teardown* is the share of the old layout's device memory that was still "
-        "allocated when the new one was built. *losses* are compared step by step with a run that "
-        "never switches; *control* is the same difference between two runs that never switch."
+        "The example trainer under the real session, ordered every four steps, every 20 where the "
+        "state is large, so that the checkpoint of the switch before is durable by then (*phase "
+        "settle s* is the wait for it). Seconds are from the first rank that enters the boundary "
+        "to the last that has done its first step in the new layout; *stage* and *digest* are "
+        "parts of *save* and *verify*. *restart* is from the start of the processes, the save "
+        "before it left out. *left after teardown* is the share of the old layout's device memory "
+        "that was still allocated when the new one was built. *losses* are compared step by step "
+        "with a run that never switches; *control* is the same difference between two runs that "
+        "never switch."
     ),
 }
 """What a reader must know to read a part's rows."""

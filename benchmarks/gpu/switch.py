@@ -61,6 +61,7 @@ class Case:
         repeat: whether the unswitched run is run twice, to see what it differs from itself by.
         alone: whether there is no unswitched run to compare with.
         restart: whether the run is launched once more from its last checkpoint, and timed.
+        every: steps between two switches: a large state's checkpoint is durable by then.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Case:
     compiled: bool = False
     deterministic: bool = False
     restart: bool = False
+    every: int = 4
 
     @property
     def ranks(self) -> int:
@@ -111,8 +113,9 @@ CASES = (
         config="bench-gigabyte",
         dtype="fp32",
         layouts=ONE_RANK,
-        switches=8,
+        switches=6,
         restart=True,
+        every=20,
     ),
     Case(
         name="one rank, 6 GB of state, fp32",
@@ -122,6 +125,7 @@ CASES = (
         switches=3,
         alone=True,
         restart=True,
+        every=20,
     ),
     Case(
         name="four ranks on one GPU, fp64",
@@ -146,6 +150,7 @@ CASES = (
         switches=3,
         alone=True,
         compiled=True,
+        every=20,
     ),
 )
 
@@ -238,17 +243,16 @@ def _read(path: Path) -> Seen:
 
 def options_of(case: Case, folder: Path, name: str, device: str, *, switched: bool) -> Options:
     """What one launch of a case is told."""
-    every = 4
     return Options(
         config=case.config,
         dtype=case.dtype,
         folder=str(folder / name / "checkpoints"),
         out=str(folder / name / "out"),
-        steps=every * (case.switches + 1),
+        steps=case.every * (case.switches + 1),
         layouts=[each.to_dict() for each in case.layouts],
         device=device,
         backend="cpu:gloo,cuda:gloo" if case.ranks > 1 and device == "cuda" else "",
-        every=every,
+        every=case.every,
         switches=case.switches if switched else 0,
         compiled=case.compiled,
         deterministic=case.deterministic,
@@ -285,7 +289,10 @@ def left_share(seen: Seen) -> float | None:
 
 def phases(evidence: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Mean seconds of every phase, as the leader measured them."""
-    names = ("save_s", "teardown_s", "build_s", "load_s", "verify_s")
+    names = (
+        *("settle_s", "save_s", "stage_s", "teardown_s", "build_s", "load_s", "verify_s"),
+        *("digest_before_s", "digest_after_s"),
+    )
     found = {name: [float(each[name]) for each in evidence if name in each] for name in names}
     return {
         f"phase_{name}": statistics.mean(each) if each else None for name, each in found.items()

@@ -29,6 +29,7 @@ from wattmesh.errors import (
 )
 from wattmesh.reconfig.checkpoint import damage, direct, extra_state
 from wattmesh.reconfig.checkpoint import staged as staged_copy
+from wattmesh.reconfig.checkpoint.dcp_storage.files import FILE_BYTES
 from wattmesh.reconfig.checkpoint.dcp_storage.merge import index_of
 from wattmesh.reconfig.checkpoint.digest import Values
 from wattmesh.reconfig.checkpoint.header import Header, header_in
@@ -151,7 +152,8 @@ def save(
             return part
 
         def write() -> dict[str, Any]:
-            pieces = direct.pieces_of(held, share)
+            limit = FILE_BYTES if memory is None else staged_copy.PIECE_BYTES
+            pieces = direct.pieces_of(held, share, limit)
             if memory is not None and memory.reserve(staged_copy.nbytes_of(rank, pieces)):
                 return disk.do(partial(staged_copy.write, memory.area, rank, pieces))
             return disk.do(partial(direct.write, staging, rank, pieces, durable=not staged))

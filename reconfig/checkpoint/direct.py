@@ -8,6 +8,9 @@ saved dtype and shape.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,9 @@ from wattmesh.reconfig.checkpoint.dcp_storage.files import (
     write_files,
 )
 from wattmesh.reconfig.checkpoint.dcp_storage.parts import Part
-from wattmesh.reconfig.checkpoint.staged import MappedFiles, reader_of
+from wattmesh.reconfig.checkpoint.staged import PIECE_BYTES, MappedFiles, reader_of
 from wattmesh.reconfig.launch.group import gather_bytes
-from wattmesh.reconfig.state import boxes, plain
+from wattmesh.reconfig.state import boxes, copiers, plain
 from wattmesh.reconfig.state.memory import (
     Staging,
     advise_huge_pages,
@@ -75,13 +78,13 @@ def assign(held: Sequence[Sequence[Sequence[int]]]) -> dict[int, int]:
     return writer
 
 
-def pieces_of(held: Boxes, share: Iterable[str]) -> list[TensorPiece]:
-    """Cut some of this rank's boxes into pieces that fit a data file.
+def pieces_of(held: Boxes, share: Iterable[str], limit: int = FILE_BYTES) -> list[TensorPiece]:
+    """Cut some of this rank's boxes into pieces of at most `limit` bytes, which fit a data file.
 
     Raises:
         InputInvalid: a tensor's name or dtype is not supported.
     """
-    return [piece for key in share for piece in _pieces(held[key])]
+    return [piece for key in share for piece in _pieces(held[key], limit)]
 
 
 def write(
@@ -116,26 +119,55 @@ def read(checkpoint: Checkpoint, held: Boxes, mapped: MappedFiles | None = None)
     Raises:
         CheckpointDamaged: bytes are missing.
     """
-    with Files(checkpoint.folder) as files:
-        reader, staging = reader_of(checkpoint.index, files, mapped), Staging()
-        for box in held.values():
-            row = checkpoint.index.row_of(*HOOK.entry_key(box.key))
-            advise_huge_pages(box.local)
-            staging.fill(box.local, _Filler(reader, row, box.offset))
-        staging.finish()
+    boxes_held = held.values()
+    parts = [part for box in boxes_held for part in _parts(checkpoint, box)]
+    threads = copiers.count(sum(part.out.numel() * part.out.element_size() for part in parts))
+    for box in boxes_held:
+        advise_huge_pages(box.local)
+    copiers.settle(box.local for box in boxes_held)
+    with ExitStack() as opened:
+        filling = []
+        for _ in range(threads):
+            files = opened.enter_context(Files(checkpoint.folder))
+            filling.append(_Filler(reader_of(checkpoint.index, files, mapped)))
+        copiers.in_turn(filling, parts)
+        for each in filling:
+            each.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a box to fill: its entry's row, its first logical index, and its memory."""
+
+    row: int
+    start: tuple[int, ...]
+    out: torch.Tensor
+
+
+def _parts(checkpoint: Checkpoint, box: boxes.LocalBox) -> Iterable[_Part]:
+    row, local = checkpoint.index.row_of(*HOOK.entry_key(box.key)), box.local
+    for cut in boxes_within(tuple(local.shape), local.element_size(), PIECE_BYTES):
+        start = tuple(a + b for a, b in zip(box.offset, cut.start, strict=True))
+        yield _Part(row, start, narrow(local, cut))
 
 
 class _Filler:
-    """Reads parts of one tensor, relative to an offset."""
+    """Reads parts, through buffers of its own."""
 
-    def __init__(self, reader: Reader, row: int, offset: tuple[int, ...]) -> None:
-        self._reader = reader
-        self._row = row
-        self._offset = offset
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._staging = reader, Staging()
 
-    def __call__(self, part: Box, array: NDArray[np.generic]) -> None:
-        start = tuple(a + b for a, b in zip(self._offset, part.start, strict=True))
-        self._reader.read_into(self._row, Box(start, part.shape), array)
+    def __call__(self, part: _Part) -> None:
+        """Fill one; on a device it is there after `finish`."""
+        self._staging.fill(part.out, partial(self._read, part))
+
+    def finish(self) -> None:
+        """Wait for pending copies."""
+        self._staging.finish()
+
+    def _read(self, part: _Part, box: Box, array: NDArray[np.generic]) -> None:
+        start = tuple(a + b for a, b in zip(part.start, box.start, strict=True))
+        self._reader.read_into(part.row, Box(start, box.shape), array)
 
 
 class ValueDecoder:
@@ -177,14 +209,14 @@ class _Inside(dict[str, torch.Tensor]):
         return out
 
 
-def _pieces(box: boxes.LocalBox) -> Iterable[TensorPiece]:
+def _pieces(box: boxes.LocalBox, limit: int) -> Iterable[TensorPiece]:
     local = box.local
     if dtype_name(local.dtype) not in dtypes.CARRIED:
         raise InputInvalid(
             f"checkpoint: {box.key!r} is {local.dtype}, which a checkpoint does not store; it "
             f"carries {', '.join(sorted(dtypes.CARRIED))}."
         )
-    for cut in boxes_within(tuple(local.shape), local.element_size(), FILE_BYTES):
+    for cut in boxes_within(tuple(local.shape), local.element_size(), limit):
         start = tuple(a + b for a, b in zip(box.offset, cut.start, strict=True))
         yield TensorPiece(
             fqn=box.key,

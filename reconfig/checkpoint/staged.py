@@ -34,9 +34,10 @@ from wattmesh.reconfig.checkpoint.dcp_storage.files import (
 from wattmesh.reconfig.checkpoint.shared_memory import AreaName, Bytes, PeerAreas, StagingArea
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.folder import is_staging
+from wattmesh.reconfig.state import copiers
 from wattmesh.reconfig.state.memory import Staging
 from wattmesh.reconfig.universal.files.hashing import halves
-from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.files.reader import Files, Reader, contiguous_dims
 from wattmesh.reconfig.universal.folder import Checkpoint, DataFile, open_checkpoint, open_sealed
 from wattmesh.reconfig.universal.index.box import Shape
 from wattmesh.reconfig.universal.index.index import Index
@@ -46,6 +47,9 @@ MEMORY = "memory.json"
 
 BLOCK = 1 << 20
 """Bytes that are hashed and copied at a time: what was hashed is still in the core's cache."""
+
+PIECE_BYTES = 64 << 20
+"""The largest piece that is staged at once: threads take pieces in turn."""
 
 WRITE = 64 << 20
 """Bytes that are written to the disk at a time, so that dirty pages stay few."""
@@ -169,6 +173,9 @@ class MappedReader(Reader):
         size = out.dtype.itemsize
         span = (sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1) * size
         stored = self._mapped.part(name, offset, span).view(out.dtype)
+        if contiguous_dims(shape, strides) == len(shape):
+            np.copyto(out, stored.reshape(shape))
+            return
         steps = [each * size for each in strides]
         np.copyto(out, np.lib.stride_tricks.as_strided(stored, shape, steps))
 
@@ -198,25 +205,20 @@ def nbytes_of(rank: int, pieces: Sequence[TensorPiece]) -> int:
 def write(area: StagingArea, rank: int, pieces: Sequence[TensorPiece]) -> dict[str, Any]:
     """Copy a rank's pieces into its reserved area; return the report to the leader, as JSON.
 
-    The report is that of `direct.write`, and says where in memory each file is.
+    The report is that of `direct.write`, and says where in memory each file is. Pieces are copied
+    side by side, so none should be much larger than `PIECE_BYTES`.
     """
     room, at = area.reserve(area.nbytes), 0
     files: dict[str, DataFile] = {}
-    placed: list[PlacedPiece] = []
     where: dict[str, StagedFile] = {}
-    on_host, on_device = Staging(BLOCK), Staging()
+    laid: list[_Laid] = []
     for number, each in enumerate(grouped(pieces, FILE_BYTES)):
         name, header = f"data-{rank}-{number}.safetensors", safetensors_header(each)
         begin, at = at, at + len(header)
         room[begin:at] = np.frombuffer(header, dtype=np.uint8)
         for piece in each:
-            digest, first = xxhash.xxh3_128(), at
-            staging = on_host if piece.local.device.type == "cpu" else on_device
-            for block in staging.blocks(piece.local):
-                digest.update(block)
-                np.copyto(room[at : at + len(block)], np.frombuffer(block, dtype=np.uint8))
-                at += len(block)
-            placed.append(report_of(piece, digest.digest(), name, first - begin))
+            laid.append(_Laid(piece, name, at - begin, room[at : at + piece.nbytes]))
+            at += piece.nbytes
         files[name] = DataFile(
             size=at - begin,
             header_nbytes=len(header),
@@ -224,10 +226,40 @@ def write(area: StagingArea, rank: int, pieces: Sequence[TensorPiece]) -> dict[s
         )
         where[name] = StagedFile(area=area.name, at=begin, nbytes=at - begin)
         at = begin + _aligned(at - begin)
+    copiers.settle(each.local for each in pieces)
+    threads = copiers.count(sum(each.nbytes for each in pieces))
+    placed = copiers.in_turn([_Copier() for _ in range(threads)], laid)
     return {
         **report_in_json(files, placed),
         "memory": {name: asdict(each) for name, each in where.items()},
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A piece, and where its bytes go: the file, the byte in it, and that memory."""
+
+    piece: TensorPiece
+    file: str
+    offset: int
+    room: Bytes
+
+
+class _Copier:
+    """Copies pieces into an area, through buffers of its own."""
+
+    def __init__(self) -> None:
+        self._on_host, self._on_device = Staging(BLOCK), Staging()
+
+    def __call__(self, laid: _Laid) -> PlacedPiece:
+        """Copy one, and take its digest on the way."""
+        local, digest, at = laid.piece.local, xxhash.xxh3_128(), 0
+        staging = self._on_host if local.device.type == "cpu" else self._on_device
+        for block in staging.blocks(local):
+            digest.update(block)
+            np.copyto(laid.room[at : at + len(block)], np.frombuffer(block, dtype=np.uint8))
+            at += len(block)
+        return report_of(laid.piece, digest.digest(), laid.file, laid.offset)
 
 
 def note(staging: Path, every: Sequence[Mapping[str, Any]]) -> None:

@@ -275,6 +275,7 @@ class Boundary:
         with self._leaving.phase(Phase.SAVE):
             self._runner.fsync.wait()
             if reporter is not None:
+                reporter.note.evidence["settle_s"] = round(time.monotonic() - began, 4)
                 # The probe runs collectives of its own: notice here a rank that failed before it.
                 group.gather(None)
                 at_s = time.monotonic()

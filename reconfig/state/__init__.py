@@ -7,6 +7,7 @@ The map:
     boxes.py          a rank's piece of a tensor as a box of logical indices
     caches.py         clears torch's caches of meshes that are gone
     carried.py        checks whether a checkpoint can store a built state
+    copiers.py        copies a rank's bytes with several threads
     expert_stacks.py  which tensors are stacks of experts, and in what order their rows are
     held.py           finds tensors that outlive a teardown, and who holds them
     memory.py         reads and fills a tensor's memory in blocks, on any device

@@ -43,6 +43,7 @@ def test_without_costs_every_mode_is_off_to_the_bit_on_a_gpu(mode: RouterMode) -
         assert torch.equal(a.weights_NP, b.weights_NP)
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch's own compiler
 @pytest.mark.parametrize("mode", list(RouterMode))
 def test_it_compiles_into_one_graph_on_a_gpu(mode: RouterMode) -> None:
     """By inductor, with gradients: new costs and biases compile nothing anew."""

@@ -181,7 +181,7 @@ class Reader:
     ) -> None:
         """Read elements stored with `strides` from byte `offset` on into `out`."""
         size = out.dtype.itemsize
-        dims = _contiguous_dims(shape, strides)
+        dims = contiguous_dims(shape, strides)
         outer = shape[: len(shape) - dims]
         run = math.prod(shape[len(outer) :]) * size
         span = (sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1) * size
@@ -216,8 +216,8 @@ def _starts(offset: int, outer: Shape, steps: Sequence[int]) -> list[int]:
     return found
 
 
-def _contiguous_dims(shape: Shape, strides: Shape) -> int:
-    """Number of trailing dims that are row-major without gaps."""
+def contiguous_dims(shape: Shape, strides: Shape) -> int:
+    """Count the trailing dims that are row-major without gaps."""
     expected = 1
     for count, (size, step) in enumerate(zip(reversed(shape), reversed(strides), strict=True)):
         if size != 1 and step != expected:

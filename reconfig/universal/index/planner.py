@@ -69,6 +69,9 @@ class Planner:
         """
         if box.count == 0:
             return []
+        only = self._only_one(row, box)
+        if only is not None:
+            return [only]
         table = self.table(row)
         found = self._pieces_of(table, row, box)
         if sum(each.box.count for each in found) != box.count:
@@ -76,6 +79,28 @@ class Planner:
                 f"{self.index.entries[row]}: the index does not cover {box} exactly once."
             )
         return found
+
+    def _only_one(self, row: int, box: Box) -> StoredPiece | None:
+        """Find the stored box that holds all of `box`, where the entry has no other."""
+        segments, rows = self.index.segments, self.index.segments_of(row)
+        at, dims = rows.start, len(box.shape)
+        if rows.stop - at != 1 or segments.flat[at]:
+            return None
+        stored = Box(
+            tuple(segments.start[at, :dims].tolist()), tuple(segments.shape[at, :dims].tolist())
+        )
+        skipped = tuple(a - b for a, b in zip(box.start, stored.start, strict=True))
+        if not Box(skipped, box.shape).within(stored.shape):
+            return None
+        strides = tuple(segments.strides[at, :dims].tolist())
+        size = dtypes.size_of(self.index.entries[row].dtype)
+        return StoredPiece(
+            box=box,
+            file=int(segments.file[at]),
+            offset=int(segments.offset[at])
+            + size * sum(a * b for a, b in zip(skipped, strides, strict=True)),
+            strides=strides,
+        )
 
     def table(self, row: int) -> SegmentTable:
         """Return the sorted segments of an entry."""

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattmesh.errors import CheckpointDamaged
-from wattmesh.reconfig.checkpoint import staged
+from wattmesh.reconfig.checkpoint import direct, staged
 from wattmesh.reconfig.checkpoint.checkpoint import load, save, settle
 from wattmesh.reconfig.checkpoint.dcp_storage.files import TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.digest import logical_digest
@@ -23,6 +24,7 @@ from wattmesh.reconfig.checkpoint.staged import HostMemory, MappedFiles, MappedR
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state import copiers
 from wattmesh.reconfig.state.memory import as_array
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import name_all, name_to_fill
@@ -248,3 +250,88 @@ def test_a_plan_that_is_damaged_is_a_sentence(tmp_path: Path, text: str) -> None
     state = built(2)
     load(folder.checkpoint(3), name_to_fill(state), state, memory=memory)
     assert digest(state) == digest(built(1))
+
+
+def test_a_copy_stored_by_columns_is_read_by_its_strides(tmp_path: Path) -> None:
+    """As many bytes as a row-major one, in another order."""
+    stored = np.arange(12, dtype=np.float32)
+    index = build(
+        [TensorEntry(name="w", state="param", dtype="float32", shape=(3, 4))],
+        [
+            Segment(
+                entry=("w", "param"),
+                file="f",
+                offset=0,
+                box=Box((0, 0), (3, 4)),
+                strides=(1, 3),
+            )
+        ],
+    )
+    mapped, out = MappedFiles(tmp_path, {"f": stored.view(np.uint8)}), np.empty((3, 4), np.float32)
+    with Files(tmp_path) as opened:
+        MappedReader(index, opened, mapped).read_into(0, Box((0, 0), (3, 4)), out)
+    assert out.tolist() == stored.reshape(4, 3).T.tolist()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_several_threads_stage_and_load_what_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of 128 bytes in eight threads: the same bytes, places and digests."""
+    first, folder = built(1), RunFolder(tmp_path)
+    monkeypatch.setattr(staged, "PIECE_BYTES", 128)
+    monkeypatch.setattr(direct, "PIECE_BYTES", 128)
+    written = []
+    for threads in (1, 8):
+        monkeypatch.setattr(copiers, "count", lambda _, threads=threads: threads)
+        memory, other = HostMemory(), built(2)  # which also seeds what is saved
+        path = saved(folder, first, memory)
+        load(path, name_to_fill(other), other, memory=memory)
+        assert digest(other) == digest(first)
+        segments, files = open_sealed(path).index.segments, memory.files(path)
+        assert files is not None
+        data = {name: bytes(each) for name, each in files.items()}
+        assert segments.digest is not None
+        written.append((len(segments), segments.digest.tobytes(), segments.offset.tolist(), data))
+    assert written[0] == written[1]
+    assert written[0][0] > 60
+
+
+def test_a_worker_is_one_thread_s_and_results_keep_their_order() -> None:
+    """The twin that gives one worker to all threads is seen; an error ends the rest."""
+
+    class Worker:
+        def __init__(self) -> None:
+            self.at_work, self.met, self.done = 0, 0, 0
+
+        def __call__(self, item: int) -> int:
+            self.at_work += 1
+            self.met = max(self.met, self.at_work)
+            time.sleep(0.001)
+            self.at_work -= 1
+            self.done += 1
+            if item == 70:
+                raise OSError("the seventieth")
+            return -item
+
+    workers = [Worker() for _ in range(4)]
+    assert copiers.in_turn(workers, range(60)) == [-item for item in range(60)]
+    assert all(each.done and each.met == 1 for each in workers)
+    shared = Worker()
+    copiers.in_turn([shared] * 4, range(60))
+    assert shared.met > 1
+    with pytest.raises(OSError, match="the seventieth"):
+        copiers.in_turn(workers, range(60, 5000))
+    assert sum(each.done for each in workers) < 1000
+
+
+def test_threads_are_the_rank_s_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never none; few for few bytes; without torchrun's word all ranks count as here."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    gigabytes = 8 << 30
+    assert [copiers.count(gigabytes, ranks) for ranks in (1, 8, 16, 100)] == [8, 8, 4, 1]
+    assert [copiers.count(nbytes, 1) for nbytes in (0, 40 << 20, 70 << 20)] == [1, 1, 2]
+    assert copiers.count(gigabytes) == 8
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "32")
+    assert copiers.count(gigabytes) == 2

@@ -1,0 +1,70 @@
+"""Copies a rank's bytes with several threads: its share of the host's cores.
+
+One thread copies and hashes host memory at a tenth of what a GPU's link or the host's memory does.
+Copying and hashing give up Python's lock, so threads add up.
+
+Invariant: a worker is used by one thread at a time, and results are in the order of their items.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MOST = 8
+"""More threads gain nothing on a GPU's link, and each has buffers of its own."""
+
+WORTH = 32 << 20
+"""Bytes that are worth a further thread."""
+
+
+def count(nbytes: int, ranks_here: int | None = None) -> int:
+    """Choose how many threads this rank copies `nbytes` with: 1 to `MOST`.
+
+    Args:
+        nbytes: in all.
+        ranks_here: ranks of this host; None: what torchrun says, else as if all were here.
+    """
+    here = ranks_here or int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or _world_size()
+    cores = len(os.sched_getaffinity(0)) // here
+    return max(1, min(MOST, cores, nbytes // WORTH))
+
+
+def in_turn(workers: Sequence[Callable[[T], R]], items: Sequence[T]) -> list[R]:
+    """Give every item to a worker that is free; one worker works in this thread.
+
+    Raises:
+        Exception: the first, in the items' order, that a worker raised; no further item is begun.
+    """
+    if len(workers) == 1:
+        return [workers[0](item) for item in items]
+    free: SimpleQueue[Callable[[T], R]] = SimpleQueue()
+    for worker in workers:
+        free.put(worker)
+
+    def work(item: T) -> R:
+        worker = free.get()
+        try:
+            return worker(item)
+        finally:
+            free.put(worker)
+
+    with ThreadPoolExecutor(len(workers)) as pool:
+        return list(pool.map(work, items))
+
+
+def settle(tensors: Iterable[torch.Tensor]) -> None:
+    """Wait for what this thread's streams still do to tensors: other threads' streams do not."""
+    for device in {each.device for each in tensors if each.device.type == "cuda"}:
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
