@@ -12,7 +12,8 @@ sensor.py      NVML: how fine, how late, how true, and what a look costs
 memory.py      copies, the digest and the staging of checkpoints, from device memory
 train.py       tokens per joule of the example trainer, by batch and precision
 compiled.py    torch.compile: the first step, cold and warm
-switch.py      switches in place, on one GPU; switch_job.py: one rank of the job
+switch.py      switches in place of one rank; switch_job.py: one rank of the job
+switch_more.py switches of ranks that share the GPU, and of a compiled model
 marked.py      the tests marked `gpu`
 page.py        docs/gpu.md, made from the JSON and nothing else
 

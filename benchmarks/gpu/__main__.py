@@ -33,6 +33,7 @@ PARTS = {
     "train": "train",
     "compiled": "compiled",
     "switch": "switch",
+    "switch_more": "switch_more",
 }
 """Every part, and the module that measures it."""
 SLICE_S = 480.0

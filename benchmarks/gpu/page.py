@@ -53,6 +53,7 @@ ABOUT = {
         "with a run that never switches; *control* is the same difference between two runs that "
         "never switch."
     ),
+    "switch_more": "Ranks that share the GPU over gloo, and a compiled model; columns as above.",
 }
 """What a reader must know to read a part's rows."""
 

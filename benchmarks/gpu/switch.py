@@ -127,6 +127,8 @@ CASES = (
         restart=True,
         every=20,
     ),
+)
+MORE = (
     Case(
         name="four ranks on one GPU, fp64",
         config="bench",
@@ -356,7 +358,7 @@ def run_case(case: Case, plain: Sequence[Sequence[float]], device: str) -> dict[
         "state_gb": nbytes / 1e9,
         "checkpoints_in": where,
         "switches": len(seconds),
-        "confirmed": sum(each[1] == "confirmed" for each in lead.ends),
+        "confirmed": len({each[0] for each in lead.ends if each[1] == "confirmed"}),
         "in_place_s": statistics.mean(seconds),
         "in_place_most_s": max(seconds),
         **phases(lead.evidence),
@@ -396,19 +398,24 @@ def _restart(options: Options, ranks: int) -> float:
     return max(each.first_step_at_s for each in seen) - began_s
 
 
-def cases(chosen: Chosen) -> list[Case]:
-    """What is run: all, or the small ones with few switches."""
+def cases(chosen: Chosen, every: Sequence[Case]) -> list[Case]:
+    """What is run of `every`: all, or the small ones with few switches."""
     if not chosen.short and chosen.device == "cuda":
-        return list(CASES)
-    small = (each for each in CASES if each.config == "bench" or (each.compiled and chosen.short))
+        return list(every)
+    small = (each for each in every if each.config == "bench" or (each.compiled and chosen.short))
     return [replace(each, switches=min(each.switches, 5)) for each in small]
 
 
 def measure(chosen: Chosen) -> Report:
+    """Run the cases of one rank."""
+    return measured(chosen, CASES, "switch")
+
+
+def measured(chosen: Chosen, every: Sequence[Case], name: str) -> Report:
     """Run every case; one that fails is a row that says so."""
     rows: list[dict[str, Any]] = []
     began_s = time.monotonic()
-    wanted = cases(chosen)
+    wanted = cases(chosen, every)
     with workplace(8 << 30) as folder:
         plain = unswitched(wanted, folder, chosen.device)
     for case in wanted:
@@ -420,7 +427,7 @@ def measure(chosen: Chosen) -> Report:
         except JobFailedError as error:
             print(error, file=sys.stderr)
             rows.append({"case": case.name, "note": f"failed: {str(error).splitlines()[0]}"})
-    return Report(benchmark="switch", rows=tuple(rows), goals=goals(rows))
+    return Report(benchmark=name, rows=tuple(rows), goals=goals(rows))
 
 
 def goals(rows: Sequence[Mapping[str, Any]]) -> tuple[Goal, ...]:

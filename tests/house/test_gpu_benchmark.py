@@ -35,7 +35,7 @@ def test_a_figure_that_was_not_measured_is_not_zero() -> None:
     part["rows"] = [{"what": "a", "gb_per_s": None}, {"what": "b", "gb_per_s": 2.0}]
     told = page.render({"benchmark": "gpu", "parts": [part]})
     assert "| a | not measured |" in told
-    assert "Not measured yet: tests, sensor, train, compiled, switch." in told
+    assert "Not measured yet: tests, sensor, train, compiled, switch, switch_more." in told
 
 
 def test_without_a_gpu_one_sentence_says_so() -> None:
