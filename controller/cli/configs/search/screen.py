@@ -74,11 +74,12 @@ def search_lines(answer: dict[str, Any], columns: int, *, everything: bool) -> l
     """Lay out the points that are worth measuring, fastest first."""
     points = [each for each in answer["points"] if everything or each["on_hull"]]
     count = quantities.count
+    unbeaten = f"; nothing beats {len(answer['points'])}" if answer["points"] else ""
     lines: list[Text | str] = [
         styled(
             (f"{answer['gpus']} {answer['gpu']}", STRONG),
-            f" · {count(answer['layouts'])} layouts, {count(answer['fitting'])} fit into memory; "
-            f"nothing beats {len(answer['points'])}",
+            f" · {count(answer['layouts'])} layouts, {count(answer['fitting'])} fit into memory"
+            + unbeaten,
         )
     ]
     if not points:
