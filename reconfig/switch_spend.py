@@ -14,6 +14,10 @@ from wattmesh.reconfig.switch import AT_PACE
 STATE_BYTES = "state_bytes"
 """Key in the evidence of a switch: bytes of the logical state that was loaded."""
 
+SETTLE = "settle_s"
+"""Key of the seconds, within `save_s`, until the checkpoint of the switch before was durable. They
+are no switch's own: the next one meets them only if it follows at once."""
+
 LEAVE, GROUPS = "leave_s", "groups_s"
 """Keys of the seconds that ending the old process groups and beginning the new one took."""
 
@@ -52,6 +56,9 @@ def spend_of(
     )
     # The evidence counts the making of the groups as a part of `build_s`.
     agree_s = total_s - (save_s + teardown_s + leave_s + build_s + load_s + verify_s)
+    settle_s = seconds_in(evidence, SETTLE) if SETTLE in evidence else 0.0
+    if settle_s is None or settle_s > save_s + _ROUNDING_S:
+        return None
     if agree_s < -_ROUNDING_S or groups_s > build_s + _ROUNDING_S:
         return None
     at_pace_s = seconds_in(evidence, AT_PACE)
@@ -61,7 +68,7 @@ def spend_of(
         origin=origin,
         target=target,
         state_bytes=size,
-        save_s=save_s,
+        save_s=round(max(0.0, save_s - settle_s), 4),
         teardown_s=teardown_s,
         groups_s=round(leave_s + groups_s, 4),
         build_s=round(max(0.0, build_s - groups_s), 4),

@@ -32,6 +32,7 @@ from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.probe import probing
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.switch_spend import SETTLE
 from wattmesh.reconfig.wire import Order, SwitchMode
 
 log = logging.getLogger(__name__)
@@ -275,7 +276,7 @@ class Boundary:
         with self._leaving.phase(Phase.SAVE):
             self._runner.fsync.wait()
             if reporter is not None:
-                reporter.note.evidence["settle_s"] = round(time.monotonic() - began, 4)
+                reporter.note.evidence[SETTLE] = round(time.monotonic() - began, 4)
                 # The probe runs collectives of its own: notice here a rank that failed before it.
                 group.gather(None)
                 at_s = time.monotonic()

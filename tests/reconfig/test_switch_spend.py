@@ -49,6 +49,17 @@ def test_no_bytes_and_parts_longer_than_the_whole_make_none() -> None:
     assert spend_of({**TOLD, "groups_s": 0.9}, "A", "B") is None
 
 
+def test_waiting_for_the_checkpoint_before_is_not_the_switch_s_own() -> None:
+    """It is taken out of the save, once; more of it than the save took makes no spend."""
+    found, without = (spend_of({**TOLD, **more}, "A", "B") for more in ({"settle_s": 0.2}, {}))
+    assert found is not None
+    assert without is not None
+    assert (found.save_s, without.save_s) == (0.3, 0.5)
+    assert found.agree_s == without.agree_s
+    for odd in (0.6, None, "0.1", math.nan, -1.0):
+        assert spend_of({**TOLD, "settle_s": odd}, "A", "B") is None
+
+
 def test_without_a_pace_the_first_step_is_not_known() -> None:
     """Also where it is told to have been before the switch had ended."""
     for odd in (None, 1.0, "soon", math.nan):
