@@ -32,6 +32,7 @@ from wattmesh.integrations.slurm import again, epilog, free, watcher
 from wattmesh.integrations.slurm.begin import StartedJob
 from wattmesh.integrations.slurm.client import KEY_VARIABLE, SlurmClient
 from wattmesh.integrations.slurm.job_step import StepLauncher
+from wattmesh.integrations.slurm.node_answers import seconds
 from wattmesh.integrations.slurm.own_job import OwnJob, own_shape, script_arguments
 from wattmesh.integrations.slurm.slurm_queue import Followed, SlurmQueue
 from wattmesh.integrations.slurm.wake import Sleeping, is_held, sleeping, wake
@@ -195,6 +196,11 @@ def _is_gone(found: Sleeping, client: SlurmClient) -> bool:
 
 
 def _free(chosen: argparse.Namespace) -> int:
+    if chosen.time and seconds(chosen.time) is None:
+        raise InputInvalid(
+            f"--time {chosen.time!r} is no limit as sbatch takes it: write 90 (minutes), "
+            "12:00:00 or 1-00:00:00."
+        )
     options = [f"--partition={chosen.partition}", *([f"--time={chosen.time}"] * bool(chosen.time))]
     ahead = SlurmClient().nodes_ahead(options)
     if ahead is None:
@@ -211,9 +217,16 @@ def _free(chosen: argparse.Namespace) -> int:
 def _epilog(chosen: argparse.Namespace) -> int:
     """Give clocks back; whatever goes wrong, the exit status is 0, or Slurm drains the node."""
     signal.signal(signal.SIGALRM, lambda *_: os._exit(EXIT_FINISHED))
+    limit_s = chosen.limit
+    if not 0 < limit_s <= epilog.MOST_LIMIT_S:
+        limit_s = epilog.LIMIT_S
+        _say(
+            f"--limit {chosen.limit:g} s is not above 0 and at most {epilog.MOST_LIMIT_S:g} s; "
+            f"it takes at most {limit_s:g} s."
+        )
     try:
-        signal.alarm(math.ceil(chosen.limit) + 1)
-        epilog.give_back(chosen.socket, limit_s=chosen.limit, say=_say)
+        signal.alarm(math.ceil(limit_s) + 1)
+        epilog.give_back(chosen.socket, limit_s=limit_s, say=_say)
     except Exception as error:
         _say(f"the epilog did not finish: {type(error).__name__}: {error}")
     return EXIT_FINISHED
