@@ -78,6 +78,23 @@ def test_a_side_that_does_not_know_the_secret_is_not_believed(
     assert isinstance(follower, Gone)
 
 
+HALF = b'{"nonce": "a", "host": 1, "proof": "\\ud800"}\n'
+"""A proof that is half a character: JSON, but no text."""
+
+
+@pytest.mark.parametrize("greet", [admit, lambda channel, secret: introduce(channel, secret, 1)])
+def test_a_proof_that_is_no_text_proves_nothing(
+    pair: tuple[Channel, Channel], greet: Callable[[Channel, str], object]
+) -> None:
+    """Whoever reaches the port may send it: it ended a follower. Twin: it cannot be encoded."""
+    with pytest.raises(UnicodeEncodeError):
+        str(json.loads(HALF)["proof"]).encode()
+    pair[1].send({"nonce": "a"} | json.loads(HALF))
+    pair[1].send(json.loads(HALF))
+    with pytest.raises(Gone, match="does not know the run's secret"):
+        greet(pair[0], "secret")
+
+
 @pytest.mark.parametrize(
     "line",
     [b"\xff\xfe\n", b"[1]\n", b"[" * 60_000 + b"\n", b"x" * (LONGEST + 2), b'{"a": 1'],
