@@ -40,6 +40,7 @@ from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book, queue_waits
+from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_none, read_seconds
 from wattmesh.reconfig.launcher.contract import HeldLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP, Supervisor
@@ -260,9 +261,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="what", required=True)
     run = commands.add_parser("run", help="start this job's ranks, and have the next job held")
-    run.add_argument("--max-restarts", type=int, default=5, help="failures in a row")
-    run.add_argument("--stop-grace", type=float, default=600.0, help="seconds to stop in band")
-    run.add_argument("--most-per-node", type=int, help="ranks that a node takes in other sizes")
+    run.add_argument("--max-restarts", type=read_count_or_none, default=5, help="failures in a row")
+    run.add_argument(
+        "--stop-grace", type=read_seconds, default=600.0, help="seconds to stop in band"
+    )
+    run.add_argument(
+        "--most-per-node", type=read_count, help="ranks that a node takes in other sizes"
+    )
     run.add_argument("--address", default="", help="of this node, as the others reach it")
     run.add_argument("--srun", action="append", default=[], help="a further word for srun")
     run.add_argument(
@@ -288,7 +293,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument(
             "--watcher", action="append", default=[], help="a further word for the watcher's sbatch"
         )
-        each.add_argument("--ranks-per-node", type=int, help="ranks of each node")
+        each.add_argument("--ranks-per-node", type=read_count, help="ranks of each node")
     for each in (run, waking, held):
         each.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
     return parser

@@ -165,7 +165,7 @@ def _laid(asked: JointQuestion) -> tuple[Any, ...]:
 def test_rooms_after_the_work_fit_a_cap_that_falls(
     limit_w: tuple[float | None, ...], work: tuple[float, float]
 ) -> None:
-    """What a run has in case it is late is left by the others' plans, and no watt is given twice."""
+    """What a run has in case it is late is what the plans of all leave; no watt is given twice."""
     asked = asking(limit_w, work=work, slots=(5, 4))
     answer = answered_together(asked)
     assert isinstance(answer, JointAnswer)
