@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 
+from tests.kubernetes.cluster import NAMESPACE, Cluster
+from tests.kubernetes.test_client import jobset
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.integrations.kubernetes import client as calls
 from wattmesh.integrations.kubernetes import job_kinds
 from wattmesh.integrations.kubernetes.client import ApiAddress, KubernetesClient
 from wattmesh.integrations.kubernetes.job_kinds import JOBSET, TRAINJOB
+from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, PodJob
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launcher import launch_book
+from wattmesh.reconfig.launcher.contract import HeldState, NextLaunch
+from wattmesh.reconfig.launcher.launch_book import LaunchBook
 
 PATH = JOBSET.path("team")
+RUN = "3a7c1a52-3d0f-4b6c-8d5e-0a3f7f6a9c11"
 
 
 class _Odd(BaseHTTPRequestHandler):
@@ -121,3 +129,28 @@ def test_a_job_with_odd_fields_is_read_as_one_without_them(moment: str) -> None:
     assert made["spec"]["trainer"] == {"numNodes": 2}
     assert job_kinds.version_of({"metadata": None}) == ""
     assert job_kinds.version_of({"metadata": {"resourceVersion": "8"}}) == "8"
+
+
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_a_launch_that_another_job_withdrew_meanwhile_is_not_called_held(
+    cluster: Cluster, tmp_path: Path, meanwhile: bool
+) -> None:
+    """The run would have left for it, and no job of it may train. Twin: nobody withdraws it."""
+    api = KubernetesClient(ApiAddress(url=cluster.server.url, account=cluster.account))
+    everything = JOBSET.path(NAMESPACE)
+    api.create(everything, jobset("a"))
+    folder, admit = RunFolder(tmp_path / "run"), cluster.server.admit
+
+    def begun_meanwhile(kind: str, made: Any, found: Any) -> str:
+        if meanwhile:
+            LaunchBook(folder).change(launch_book.withdraw_all)
+        return admit(kind, made, found)
+
+    cluster.server.admit = begun_meanwhile
+    queue = KubernetesQueue(
+        api, folder, PodJob(kind=JOBSET, namespace=NAMESPACE, name="a", per_host=1)
+    )
+    held = queue.hold(NextLaunch(key="plan-1", run=RUN, ranks=2))
+    assert held.state is (HeldState.WITHDRAWN if meanwhile else HeldState.HELD)
+    names = [each["metadata"]["name"] for each in api.listed(everything)[0]]
+    assert len(names) == (1 if meanwhile else 2)
