@@ -22,6 +22,7 @@ from types import FrameType
 
 from wattmesh.errors import WattmeshError
 from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_none, read_seconds
 from wattmesh.reconfig.launcher.hosts.follower import Follower
 from wattmesh.reconfig.launcher.hosts.followers import Followers
 from wattmesh.reconfig.launcher.hosts.launcher import HostsLauncher
@@ -101,11 +102,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m wattmesh.integrations.torchrun",
         description="Launch a training script with torchrun, and again when it asks or fails.",
     )
-    parser.add_argument("--nproc", type=int, required=True, help="ranks to start on this host")
+    parser.add_argument(
+        "--nproc", type=read_count, required=True, help="ranks to start on this host"
+    )
     parser.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
-    parser.add_argument("--max-restarts", type=int, default=5, help="failures in a row")
-    parser.add_argument("--stop-grace", type=float, default=600.0, help="seconds to stop in band")
-    parser.add_argument("--hosts", type=int, default=1, help="how many hosts the run has")
+    parser.add_argument(
+        "--max-restarts", type=read_count_or_none, default=5, help="failures in a row"
+    )
+    parser.add_argument(
+        "--stop-grace", type=read_seconds, default=600.0, help="seconds to stop in band"
+    )
+    parser.add_argument("--hosts", type=read_count, default=1, help="how many hosts the run has")
     parser.add_argument("--host", type=int, default=0, help="which of them this is; 0 decides")
     parser.add_argument(
         "--address", default=socket.gethostname(), help="of host 0, as the others reach it"

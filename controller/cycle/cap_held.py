@@ -69,7 +69,8 @@ def sentence(now: CapNow, at: datetime) -> str:
     elif now.plan.untold:
         said += (
             f" No node tells the power limit of {_named(now.plan.untold)}; a GPU without one "
-            "counts like the largest that is known: see whether its driver reports a limit."
+            "counts like the largest limit, or measured draw, that is known: see whether its "
+            "driver reports a limit."
         )
     if now.unreported:
         said += (

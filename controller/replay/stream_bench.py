@@ -190,8 +190,9 @@ def _world(stream: JobStream, grid: GridSeries) -> tuple[SharedCluster, list[Sha
             f"{grid.name} has {max(0.0, has_s) / HOUR_S:.0f} hours after start_h, and the last "
             f"deadline is at {last_s / HOUR_S:.0f}; give a longer trace or an earlier start_h"
         )
-    for days in count(1):
-        until_s = min(has_s, last_s + days * AFTER_S)
+    # Twice as long each time: a job that is never done costs a few looks, not one for each day.
+    for doubled in count():
+        until_s = min(has_s, last_s + 2**doubled * AFTER_S)
         cluster = _cluster(stream, grid, until_s)
         runs = [_run(cluster, each) for each in stream.jobs]
         ends = [each.done_s for each in first_come(cluster, runs).values()]

@@ -32,6 +32,7 @@ from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book, patience
+from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_none, read_seconds
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP
@@ -221,10 +222,16 @@ def _parser() -> argparse.ArgumentParser:
     render.set_defaults(act=_render)
     running = commands.add_parser("run", help="start this pod's ranks, and have the next job held")
     running.add_argument("--job-uid", required=True)
-    running.add_argument("--host", type=int, required=True, help="index of this pod; 0 decides")
+    running.add_argument(
+        "--host", type=read_count_or_none, required=True, help="index of this pod; 0 decides"
+    )
     running.add_argument("--address", required=True, help="of this pod")
-    running.add_argument("--max-restarts", type=int, default=5, help="failures in a row")
-    running.add_argument("--stop-grace", type=float, default=600.0, help="seconds to stop in band")
+    running.add_argument(
+        "--max-restarts", type=read_count_or_none, default=5, help="failures in a row"
+    )
+    running.add_argument(
+        "--stop-grace", type=read_seconds, default=600.0, help="seconds to stop in band"
+    )
     running.set_defaults(act=_run)
     waking_up = commands.add_parser("wake", help="wake a run that sleeps, if the daemon orders it")
     waking_up.add_argument("--now", action="store_true", help="without an order too")
@@ -238,7 +245,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--namespace", default="default")
     for each in (render, running, waking_up):
         each.add_argument("--kind", choices=sorted(KINDS), default="JobSet")
-        each.add_argument("--nproc", type=int, required=True, help="ranks of each pod")
+        each.add_argument("--nproc", type=read_count, required=True, help="ranks of each pod")
     for each in (render, running, waking_up, held):
         each.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
     for each in (render, running):

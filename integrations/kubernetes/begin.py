@@ -122,7 +122,7 @@ class JobClaim:
                 for kind, found in self.client.watch(path, version, until - time.monotonic()):
                     if kind != "BOOKMARK":
                         return True
-                    version = str(found.get("metadata", {}).get("resourceVersion", version))
+                    version = job_kinds.version_of(found) or version
                     if stop.is_set():
                         break
                 else:

@@ -32,6 +32,10 @@ PIECE = 64 * 1024
 PAGE = 200
 """How many objects are asked for at once."""
 
+MOST_PAGES = 500
+LISTING_S = 60.0
+"""How long all pages of a listing may take together."""
+
 RETRY_S = 1.0
 LONGEST_RETRY_S = 10.0
 MERGE = "application/merge-patch+json"
@@ -126,7 +130,7 @@ class KubernetesClient:
         A listing whose continuation has expired meanwhile is begun anew.
         """
         for _ in range(3):
-            with suppress(VersionExpired):
+            with suppress(VersionExpired), self.within(LISTING_S):
                 return self._pages(path, labels)
         raise SourceUnavailable(f"{path}: the server forgets its listing while it is read")
 
@@ -157,8 +161,10 @@ class KubernetesClient:
                 try:
                     told = json.loads(line)
                     kind, found = str(told["type"]), told["object"]
-                except (ValueError, KeyError, TypeError):
+                except (ValueError, KeyError, TypeError, RecursionError):
                     return  # cut off in the middle of a line
+                if not isinstance(found, dict):
+                    return
                 if kind == "ERROR":
                     raise _error(f"watch {path}", _code(found), found)
                 yield kind, found
@@ -166,7 +172,7 @@ class KubernetesClient:
     def _pages(self, path: str, labels: str) -> tuple[list[Object], str]:
         found: list[Object] = []
         going_on = ""
-        while True:
+        for _ in range(MOST_PAGES):
             asked = {"limit": str(PAGE)}
             asked |= {"labelSelector": labels} if labels else {}
             asked |= {"continue": going_on} if going_on else {}
@@ -178,6 +184,7 @@ class KubernetesClient:
             going_on = str(about.get("continue") or "")
             if not going_on:
                 return found, str(about.get("resourceVersion") or "")
+        raise SourceUnavailable(f"GET {path}: the listing has no end after {MOST_PAGES} pages")
 
     def _call(
         self,
@@ -202,7 +209,8 @@ class KubernetesClient:
                 text = _whole(answer, until)
                 if answer.status_code == requests.codes.not_found and missing:
                     return None
-                if answer.ok:
+                # A redirect, as of a gateway in between, has done nothing.
+                if answer.status_code in _DONE:
                     return _object(f"{method} {path}", text)
                 problem = _refusal(method, path, answer, text)
             put_off = answer.status_code in (429, 503)
@@ -320,6 +328,8 @@ def _error(what: str, code: int, said: Object) -> InputInvalid | SourceUnavailab
         sentence = f"{sentence}: the service account lacks this right: see the Role"
     return InputInvalid(sentence)
 
+
+_DONE = range(200, 300)
 
 _KINDS: Mapping[int, type[InputInvalid | SourceUnavailable]] = {
     409: ObjectConflict,

@@ -89,6 +89,11 @@ def facts(kind: JobKind, job: Object) -> KnownJob:
     )
 
 
+def version_of(found: Object) -> str:
+    """Return the resource version of an object or a bookmark; "" if it has none."""
+    return str(_part(found, "metadata").get("resourceVersion") or "")
+
+
 def successor_name(name: str, run: str, key: str) -> str:
     """Name the job of a launch: always the same, so that it cannot be made twice."""
     base = _SUFFIX.sub("", name)[:LONGEST_BASE].rstrip("-.")
@@ -122,8 +127,7 @@ def successor(kind: JobKind, job: Object, hosts: int, run: str, key: str) -> Obj
         work = _part(_part(_only_ranks(spec), "template"), "spec")
         work["parallelism"] = work["completions"] = hosts
         return made
-    trainer = made["spec"].setdefault("trainer", {})
-    trainer["numNodes"] = hosts
+    made["spec"]["trainer"] = {**_part(spec, "trainer"), "numNodes": hosts}
     return made
 
 
@@ -176,6 +180,6 @@ def _part(of: Object, name: str) -> Object:
 def _moment(text: object) -> datetime | None:
     try:
         found = datetime.fromisoformat(str(text))
-    except ValueError:
+        return found.astimezone(UTC) if found.tzinfo else None
+    except (ValueError, OverflowError):
         return None
-    return found.astimezone(UTC) if found.tzinfo else None

@@ -213,7 +213,11 @@ class KubernetesQueue:
         if begins_at is not None:
             self._set_alarm(made["metadata"], known, begins_at, asked_at)
         jobs = [own.booked_as(known.name)]
-        self._change(lambda records: (launch_book.submitted(records, key, jobs), None))
+        noted = self._change(lambda records: launch_book.note(records, key, jobs))
+        if noted is None or noted.state is BookedState.WITHDRAWN:
+            # Another launch began meanwhile: no job of this one may train any more.
+            self.delete([record])
+            return self._as_held(record, HeldState.WITHDRAWN)
         return self._as_held(record, HeldState.HELD)
 
     def _set_alarm(

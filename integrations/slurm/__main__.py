@@ -32,6 +32,7 @@ from wattmesh.integrations.slurm import again, epilog, free, watcher
 from wattmesh.integrations.slurm.begin import StartedJob
 from wattmesh.integrations.slurm.client import KEY_VARIABLE, SlurmClient
 from wattmesh.integrations.slurm.job_step import StepLauncher
+from wattmesh.integrations.slurm.node_answers import seconds
 from wattmesh.integrations.slurm.own_job import OwnJob, own_shape, script_arguments
 from wattmesh.integrations.slurm.slurm_queue import Followed, SlurmQueue
 from wattmesh.integrations.slurm.wake import Sleeping, is_held, sleeping, wake
@@ -39,6 +40,7 @@ from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book, queue_waits
+from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_none, read_seconds
 from wattmesh.reconfig.launcher.contract import HeldLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP, Supervisor
@@ -195,6 +197,11 @@ def _is_gone(found: Sleeping, client: SlurmClient) -> bool:
 
 
 def _free(chosen: argparse.Namespace) -> int:
+    if chosen.time and seconds(chosen.time) is None:
+        raise InputInvalid(
+            f"--time {chosen.time!r} is no limit as sbatch takes it: write 90 (minutes), "
+            "12:00:00 or 1-00:00:00."
+        )
     options = [f"--partition={chosen.partition}", *([f"--time={chosen.time}"] * bool(chosen.time))]
     ahead = SlurmClient().nodes_ahead(options)
     if ahead is None:
@@ -211,9 +218,16 @@ def _free(chosen: argparse.Namespace) -> int:
 def _epilog(chosen: argparse.Namespace) -> int:
     """Give clocks back; whatever goes wrong, the exit status is 0, or Slurm drains the node."""
     signal.signal(signal.SIGALRM, lambda *_: os._exit(EXIT_FINISHED))
+    limit_s = chosen.limit
+    if not 0 < limit_s <= epilog.MOST_LIMIT_S:
+        limit_s = epilog.LIMIT_S
+        _say(
+            f"--limit {chosen.limit:g} s is not above 0 and at most {epilog.MOST_LIMIT_S:g} s; "
+            f"it takes at most {limit_s:g} s."
+        )
     try:
-        signal.alarm(math.ceil(chosen.limit) + 1)
-        epilog.give_back(chosen.socket, limit_s=chosen.limit, say=_say)
+        signal.alarm(math.ceil(limit_s) + 1)
+        epilog.give_back(chosen.socket, limit_s=limit_s, say=_say)
     except Exception as error:
         _say(f"the epilog did not finish: {type(error).__name__}: {error}")
     return EXIT_FINISHED
@@ -247,9 +261,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="what", required=True)
     run = commands.add_parser("run", help="start this job's ranks, and have the next job held")
-    run.add_argument("--max-restarts", type=int, default=5, help="failures in a row")
-    run.add_argument("--stop-grace", type=float, default=600.0, help="seconds to stop in band")
-    run.add_argument("--most-per-node", type=int, help="ranks that a node takes in other sizes")
+    run.add_argument("--max-restarts", type=read_count_or_none, default=5, help="failures in a row")
+    run.add_argument(
+        "--stop-grace", type=read_seconds, default=600.0, help="seconds to stop in band"
+    )
+    run.add_argument(
+        "--most-per-node", type=read_count, help="ranks that a node takes in other sizes"
+    )
     run.add_argument("--address", default="", help="of this node, as the others reach it")
     run.add_argument("--srun", action="append", default=[], help="a further word for srun")
     run.add_argument(
@@ -275,7 +293,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument(
             "--watcher", action="append", default=[], help="a further word for the watcher's sbatch"
         )
-        each.add_argument("--ranks-per-node", type=int, help="ranks of each node")
+        each.add_argument("--ranks-per-node", type=read_count, help="ranks of each node")
     for each in (run, waking, held):
         each.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
     return parser

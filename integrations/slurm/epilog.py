@@ -19,6 +19,8 @@ SOCKET = ActuatorSettings().socket
 LIMIT_S = 10.0
 """How long it may take; Slurm fails a node whose epilog takes too long (`PrologEpilogTimeout`)."""
 
+MOST_LIMIT_S = 600.0
+
 AGAIN_S = 0.5
 """Until the GPUs are looked at again: the driver may still list a process that has just ended."""
 

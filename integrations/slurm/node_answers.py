@@ -71,11 +71,11 @@ def nodes_ahead(
 def seconds(limit: str) -> timedelta | None:
     """Read a time limit as Slurm writes it, "1-02:03:04" or "10:00"; None: none is named."""
     text = limit.strip()
-    if text == "UNLIMITED":
+    if text.upper() in ("UNLIMITED", "INFINITE"):
         return UNLIMITED
     days, dash, clock = text.rpartition("-")
     parts = clock.split(":")
-    if not all(each.isascii() and each.isdecimal() for each in (*parts, days or "0")):
+    if not all(each.isascii() and each.isdecimal() for each in (*parts, days if dash else "0")):
         return None
     if len(parts) > 3 or len(text) > 16:
         return None
@@ -86,9 +86,8 @@ def seconds(limit: str) -> timedelta | None:
     if not dash and len(parts) == 1:
         whole = [0, numbers[0], 0]
     hours, minutes, rest = whole
-    if int(days or 0) >= UNLIMITED.days:
-        return UNLIMITED
-    return timedelta(days=int(days or 0), hours=hours, minutes=minutes, seconds=rest)
+    limit_s = ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest
+    return timedelta(seconds=min(limit_s, int(UNLIMITED.total_seconds())))
 
 
 def names(hostlist: str) -> frozenset[str]:
@@ -114,8 +113,10 @@ def _numbers(ranges: str) -> Iterator[str]:
         low, dash, high = each.partition("-")
         if not dash:
             yield low
-        elif low.isdecimal() and high.isdecimal() and int(high) - int(low) <= MOST_NODES:
-            yield from (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
+            continue
+        first, last = _whole(low), _whole(high)
+        if first is not None and last is not None and last - first <= MOST_NODES:
+            yield from (f"{number:0{len(low)}d}" for number in range(first, last + 1))
 
 
 def _nodes(answer: str) -> tuple[dict[str, NodeAhead], dict[str, int]]:
@@ -138,9 +139,7 @@ def _nodes(answer: str) -> tuple[dict[str, NodeAhead], dict[str, int]]:
             closed=(out,) if closed else (),
             busy_until=None if free else FOREVER,
         )
-        sockets, each = fields[2].strip(), fields[3].strip()
-        known = sockets.isdecimal() and each.isdecimal()
-        cores[name] = int(sockets) * int(each) if known else 0
+        cores[name] = (_whole(fields[2]) or 0) * (_whole(fields[3]) or 0)
     return found, cores
 
 
@@ -154,8 +153,7 @@ def _reserved(answer: str, cores: Mapping[str, int]) -> Iterator[tuple[frozenset
         loose = flags & {"TIME_FLOAT", "MAGNETIC"} or _says(fields, "MaxStartDelay")
         held = names(fields.get("Nodes", ""))
         whole = sum(cores.get(each, 0) for each in held)
-        count = fields.get("CoreCnt", "")
-        part = count.isdecimal() and 0 < int(count) < whole
+        part = 0 < (_whole(fields.get("CoreCnt", "")) or 0) < whole
         if begins is None or ends is None or begins >= ends or loose or part or not held:
             continue
         name = fields.get("ReservationName", "")[:64]
@@ -181,10 +179,13 @@ def _busy(answer: str, mine: int) -> dict[str, datetime | None]:
 
 
 def _moment(text: str) -> datetime | None:
+    seconds_s = _whole(text)
+    return None if seconds_s is None else datetime.fromtimestamp(seconds_s, UTC)
+
+
+def _whole(text: str) -> int | None:
     plain = text.strip()
-    if not (plain.isascii() and plain.isdecimal()) or len(plain) > 11:
-        return None
-    return datetime.fromtimestamp(int(plain), UTC)
+    return int(plain) if plain.isascii() and plain.isdecimal() and len(plain) < 12 else None
 
 
 def least_limit(options: Sequence[str], least: timedelta | None) -> timedelta:

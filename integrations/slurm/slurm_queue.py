@@ -260,7 +260,11 @@ class SlurmQueue:
             if sooner != begins_at:
                 self._client.begin_at(held.number, begin_word(sooner))
         jobs = [name_of(self._followed.cluster, each.number) for each in found]
-        self._change(lambda records: (launch_book.submitted(records, record.key, jobs), None))
+        noted = self._change(lambda records: launch_book.note(records, record.key, jobs))
+        if noted is None or noted.state is BookedState.WITHDRAWN:
+            # Another launch began meanwhile: no job of this one may train any more.
+            self.cancel([record])
+            return self._as_held(record, found, HeldState.WITHDRAWN)
         return self._as_held(record, found, HeldState.HELD)
 
     def _prepared(self, shape: LaunchShape) -> tuple[Sequence[str], list[str], str]:

@@ -9,6 +9,7 @@ that was held stays held until another one has begun.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from wattmesh.errors import InputInvalid
@@ -64,18 +65,31 @@ def is_held(found: Sleeping, client: SlurmClient) -> bool:
     return any(each.number == found.job and each.is_live for each in client.jobs())
 
 
-def _per_node(found: Sleeping, client: SlurmClient) -> int:
+def _per_node(folder: RunFolder, found: Sleeping, client: SlurmClient) -> int:
     """Return how many ranks each node of the held job has.
 
     Raises:
-        InputInvalid: Slurm does not know the job.
+        InputInvalid: Slurm does not know the job, or it is another user's.
     """
     nodes = next((each.nodes for each in client.jobs() if each.number == found.job), 0)
     if not nodes:
+        owner = _owner(folder, client.uid)
+        if owner != client.uid:
+            raise InputInvalid(
+                f"the held job {found.job} is none of yours (uid {client.uid}): the run in "
+                f"{folder.path} is uid {owner}'s, and only that user can wake it."
+            )
         raise InputInvalid(
             f"the held job {found.job} is not known to Slurm any more: submit the script again."
         )
     return -(-found.ranks // nodes)
+
+
+def _owner(folder: RunFolder, me: int) -> int:
+    """Return whose the note of a run that sleeps is, as far as its file system says."""
+    with suppress(OSError):
+        return folder.asleep_file.stat().st_uid
+    return me
 
 
 def wake(
@@ -110,7 +124,7 @@ def wake(
         cluster=found.cluster,
         number=found.job,
         after=found.after,
-        most_per_node=most_per_node or _per_node(found, client),
+        most_per_node=most_per_node or _per_node(folder, found, client),
         arguments=None,
         more=more,
     )

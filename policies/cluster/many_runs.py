@@ -9,7 +9,7 @@ short, those not planned yet stay at the point that was kept for them. Pure: how
 caller says.
 
 Invariant: the plans are legal, each run is done when its own planner has to be done, and together
-they take no more than there is in any slot.
+they take no more than there is in any slot; nor do the rooms that runs are given.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +55,7 @@ def answered_together(
     stopped = not more(0.6) or not _anew(order, limit, taken, more)
     grams = sum(each.grams for each in taken.values())
     return JointAnswer(
-        rooms={each.name: _room(asked, each, taken[each.name]) for each in shares},
+        rooms=_rooms(asked, shares, taken, limit),
         grams=grams,
         bound_g=min(mixed.bound_g, grams),
         rounds=mixed.steps,
@@ -231,17 +231,40 @@ def _anew(
     return True
 
 
-def _room(
-    asked: JointQuestion, share: RunShare, column: PlanColumn
-) -> tuple[tuple[int, int, float], ...]:
-    """Give a run's watts by slot, where a cap holds; equal ones together."""
+def _rooms(
+    asked: JointQuestion,
+    shares: Sequence[RunShare],
+    taken: Mapping[str, PlanColumn],
+    limit: Floats,
+) -> dict[str, tuple[tuple[int, int, float], ...]]:
+    """Give each run's watts by slot, where a cap holds.
+
+    After its work is done a run needs nothing, unless it is done later than planned: for that it
+    has what its last point takes, or its part of what the plans of all leave where that is less.
+    """
+    count = len(limit)
+    left = limit[:, 0] - sum(each.spread(count)[:, 0] for each in taken.values())
+    after = np.zeros(count)
+    watts: dict[str, Floats] = {}
+    for each in shares:
+        path = taken[each.name].path
+        mine = np.full(len(each.problem.seconds), each.staying[path[-1], 0])
+        mine[: len(path)] = each.staying[list(path), 0]
+        watts[each.name] = mine
+        after[len(path) : len(mine)] += mine[len(path) :]
+    part = np.clip(left / np.maximum(after, 1e-9), 0.0, 1.0)
+    for each in shares:
+        mine, done = watts[each.name], len(taken[each.name].path)
+        mine[done:] *= part[done : len(mine)]
+    return {name: _steps(asked, mine) for name, mine in watts.items()}
+
+
+def _steps(asked: JointQuestion, watts: Floats) -> tuple[tuple[int, int, float], ...]:
+    """Give watts by slot, where a cap holds; equal ones together."""
     steps: list[tuple[int, int, float]] = []
-    # After its work is done a run needs nothing, unless it is done later than planned.
-    path = (*column.path, *(column.path[-1:] * (len(share.problem.seconds) - len(column.path))))
-    for slot, option in enumerate(path):
+    for slot, room_w in enumerate(watts.tolist()):
         if asked.limit_w[slot] is None:
             continue
-        room_w = float(share.staying[option, 0])
         if steps and steps[-1][1:] == (slot, room_w):
             steps[-1] = (steps[-1][0], slot + 1, room_w)
         else:

@@ -59,7 +59,7 @@ class Capping:
         room_w: by run, watts it may use with all others held where they are. `runs_w`: watts that
             all runs may use together.
         deaf: boards that do not obey. `untold`: boards of which not even the limit is known; each
-            counts like the largest there is.
+            counts like the largest limit, or measured draw of a run's point, that there is.
         bound_known: False: no board's limit is known, so `bound_w` and `lowest_w` mean nothing.
         price_per_w: most that was paid, in shares of a run's speed per watt; 0: no run was slowed.
     """
@@ -110,9 +110,12 @@ class _Site:
     def __init__(self, boards: Iterable[GpuPowerLimits], loads: Sequence[Load]) -> None:
         """Sort boards into those that train and those that do not."""
         known = {board.gpu_uuid: board for board in boards}
-        largest = max((each.limit_w for each in known.values() if each.limit_w), default=0.0)
+        limits = [each.limit_w for each in known.values() if each.limit_w]
+        drawn = [draw_w(level.point) or 0.0 for load in loads for level in load.levels]
+        # What nobody told is not 0 W: no less than any board here is measured to draw.
+        largest = max((*limits, *drawn), default=0.0)
         self.untold = tuple(sorted(gpu for gpu, each in known.items() if each.limit_w is None))
-        self.bound_known = not self.untold or largest > 0
+        self.bound_known = not self.untold or bool(limits)
         self.boards = known
         self.free = {gpu: each.limit_w or largest for gpu, each in known.items()}
         self.loads = {load.run: load for load in loads}

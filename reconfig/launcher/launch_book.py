@@ -112,6 +112,16 @@ def submitted(records: Records, key: str, jobs: Collection[str]) -> Records:
     return tuple(noted(each) if each.key == key else each for each in records)
 
 
+def note(records: Records, key: str, jobs: Collection[str]) -> tuple[Records, LaunchRecord | None]:
+    """Note jobs that were submitted for a launch; returns the book, and the launch in it.
+
+    Another job may have begun meanwhile, which withdrew it, or another launch's have filled the
+    book, so that it is not there (None).
+    """
+    after = submitted(records, key, jobs)
+    return after, find(after, key)
+
+
 def withdraw(records: Records, key: str) -> tuple[Records, bool]:
     """Let a launch never begin; False if it has begun already."""
     found = find(records, key)

@@ -13,7 +13,7 @@ from typing import Any
 from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
 from wattmesh.reconfig.launcher import launch_book
-from wattmesh.reconfig.launcher.contract import HeldLaunch, NextLaunch
+from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.hosts.launcher import LaunchSize, size_of
 from wattmesh.reconfig.launcher.launch_book import (
     BookedState,
@@ -25,6 +25,7 @@ from wattmesh.reconfig.launcher.own_clock import OwnClock
 from wattmesh.reconfig.wire import SWITCH_ID_KEY
 
 OPEN = (BookedState.ASKED, BookedState.HELD)
+OVER = {BookedState.WITHDRAWN: HeldState.WITHDRAWN, BookedState.BEGUN: HeldState.STARTED}
 
 
 class SizedClock(OwnClock):
@@ -53,7 +54,7 @@ class SizedClock(OwnClock):
         self._name = f"{hosts} hosts with {per_host} ranks"
 
     def hold(self, following: NextLaunch) -> HeldLaunch:
-        """Hold a launch instead of any other.
+        """Hold a launch instead of any other; one that was withdrawn, or has begun, stays so.
 
         Raises:
             InputInvalid: its ranks do not divide among the hosts.
@@ -69,7 +70,16 @@ class SizedClock(OwnClock):
             begins_at=begins_at.isoformat() if begins_at else None,
             asked_by=self._name,
         )
-        self._change(lambda records: (launch_book.ask(records, record), None))
+
+        def asked(records: Records) -> tuple[Records, LaunchRecord | None]:
+            after = launch_book.ask(records, record)
+            return after, launch_book.find(after, following.key)
+
+        found = self._change(asked)
+        over = OVER.get(found.state) if found is not None else None
+        if over is not None:
+            super().withdraw(following.key)
+            return HeldLaunch(key=following.key, name=f"the launch of {following.key}", state=over)
         return super().hold(following)
 
     def withdraw(self, key: str) -> bool:

@@ -211,7 +211,7 @@ def _launches(request: HoldRequest) -> list[NextLaunch]:
         run=request.run,
         ranks=request.ranks,
         begins_at=wakes_at,
-        begins_by=back_at if wakes_at is None else wakes_at + LATE,
+        begins_by=back_at if wakes_at is None else _late(wakes_at),
     )
     if request.back_ranks is None or back_at is None:
         return [ordered]
@@ -220,6 +220,14 @@ def _launches(request: HoldRequest) -> list[NextLaunch]:
         run=request.run,
         ranks=request.back_ranks,
         begins_at=back_at,
-        begins_by=back_at + LATE,
+        begins_by=_late(back_at),
     )
     return [back, ordered]
+
+
+def _late(at: datetime) -> datetime | None:
+    """Return when a launch that is to begin at a moment is of no use any more; None: never."""
+    try:
+        return at + LATE
+    except OverflowError:
+        return None

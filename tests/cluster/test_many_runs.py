@@ -153,6 +153,31 @@ def _laid(asked: JointQuestion) -> tuple[Any, ...]:
     return shares, many_runs._limit(asked, shares), asked.seconds, asked.g_per_kwh
 
 
+@pytest.mark.parametrize(
+    ("limit_w", "work"),
+    [
+        ((900.0, 1000.0, 0.0, 100.0, 1e9), (0.01, 1.0)),
+        ((2000.0, 900.0, 450.0, 500.0, 2000.0), (0.5, 0.5)),
+        ((900.0, 900.0, 500.0, None, 900.0), (0.5, 0.5)),
+        ((1450.0, 1450.0, 50.0, 1e9, 50.0), (0.5, 0.01)),
+    ],
+)
+def test_rooms_after_the_work_fit_a_cap_that_falls(
+    limit_w: tuple[float | None, ...], work: tuple[float, float]
+) -> None:
+    """What a run has in case it is late is what the plans of all leave; no watt is given twice."""
+    asked = asking(limit_w, work=work, slots=(5, 4))
+    answer = answered_together(asked)
+    assert isinstance(answer, JointAnswer)
+    limit = np.array([math.inf if each is None else each for each in limit_w])
+    assert (watts(asked, answer) <= limit + 1e-3).all()
+    # The sabotaged twin: each goes on at its last point, as they did.
+    last = {run: max(w for _, _, w in steps[:1]) for run, steps in answer.rooms.items()}
+    going_on = tuple((0, run.slots, last[run.run]) for run in asked.runs)
+    twin = replace(answer, rooms={r.run: (g,) for r, g in zip(asked.runs, going_on, strict=True)})
+    assert not (watts(asked, twin) <= limit + 1e-3).all()
+
+
 def test_where_there_is_no_room_there_is_a_sentence() -> None:
     """A cap below what the work needs, below idle, and of nothing at all."""
     for limit_w in (700.0, 60.0, 0.0, -5.0):

@@ -55,6 +55,18 @@ def test_a_rule_that_looks_at_no_limit_is_caught() -> None:
     assert broken.over_gpus_s > 0
 
 
+def test_a_run_has_begun_once_its_path_has_a_gpu() -> None:
+    """Also one that never began, and one that waited first."""
+    site, runs = crowded()
+    starved = replace(site, cap_w=(1000.0,) * 36)
+    begun = {
+        each.begun: any(each.run.options[n].gpus for n in each.path)
+        for found in (first_come(site, runs), first_come(starved, runs))
+        for each in found.values()
+    }
+    assert begun == {True: True, False: False}
+
+
 def test_first_come_does_not_wait_for_those_that_come_later() -> None:
     """Its first run goes as if it were alone."""
     site, runs = crowded()

@@ -12,10 +12,11 @@ from tests.builders.replays import days
 from tests.replay.test_bench import trace
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.policy.stream_screen import screen
-from wattmesh.controller.replay import stream_file
+from wattmesh.controller.replay import stream_bench, stream_file
 from wattmesh.controller.replay.stream_bench import bench_stream
 from wattmesh.controller.replay.stream_rows import RULES, StreamResult, peer_of
 from wattmesh.errors import FixInput
+from wattmesh.policies.cluster.rules.first_come import first_come
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -231,6 +232,28 @@ def test_a_stream_that_cannot_be_is_refused_with_its_numbers(
     stream = stream_file.load(written(tmp_path, text))
     with pytest.raises(FixInput, match=said):
         bench_stream(stream, days(4))
+
+
+@pytest.mark.parametrize(("cap_w", "looks"), [(7000, 8), (60000, 2)])
+def test_a_job_that_is_never_done_costs_few_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap_w: int, looks: int
+) -> None:
+    """A look for each day of a year's trace took minutes. Twin: one that is done takes one more."""
+    looked: list[int] = []
+
+    def counted(*asked: Any) -> Any:
+        looked.append(1)
+        return first_come(*asked)
+
+    monkeypatch.setattr(stream_bench, "first_come", counted)
+    text = CLUSTER.replace("60000", str(cap_w)) + job_text("a", 0, 9, 3)
+    stream = stream_file.load(written(tmp_path, text))
+    if cap_w == 7000:
+        with pytest.raises(FixInput, match="not done by the end"):
+            bench_stream(stream, days(100))
+    else:
+        bench_stream(stream, days(100))
+    assert len(looked) <= looks
 
 
 def test_a_job_whose_deadline_nobody_can_meet_is_done_late(tmp_path: Path) -> None:

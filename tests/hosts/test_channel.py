@@ -13,13 +13,14 @@ import pytest
 from tests.daemon.waiting import wait_for
 from wattmesh.errors import InputInvalid, Refused
 from wattmesh.reconfig.launch.folder import RunFolder, write_json
-from wattmesh.reconfig.launcher.contract import NextLaunch
+from wattmesh.reconfig.launcher.contract import HeldState, NextLaunch
 from wattmesh.reconfig.launcher.hosts import meeting
 from wattmesh.reconfig.launcher.hosts.channel import LONGEST, Channel, Gone, admit, introduce
 from wattmesh.reconfig.launcher.hosts.follower import Follower
 from wattmesh.reconfig.launcher.hosts.followers import Followers
 from wattmesh.reconfig.launcher.hosts.launcher import LaunchSize, size_of
 from wattmesh.reconfig.launcher.hosts.meeting import Meeting
+from wattmesh.reconfig.launcher.own_clock import OwnClock
 from wattmesh.reconfig.launcher.sized_clock import SizedClock
 from wattmesh.reconfig.launcher.supervisor import EXIT_STOPPED, TOKEN_VARIABLE
 from wattmesh.reconfig.launcher.torch_agent import Torchrun
@@ -76,6 +77,23 @@ def test_a_side_that_does_not_know_the_secret_is_not_believed(
     leader, follower = greeted(admitted, lambda: introduce(pair[1], "another", 3))
     assert "does not know the run's secret" in str(leader)
     assert isinstance(follower, Gone)
+
+
+HALF = b'{"nonce": "a", "host": 1, "proof": "\\ud800"}\n'
+"""A proof that is half a character: JSON, but no text."""
+
+
+@pytest.mark.parametrize("greet", [admit, lambda channel, secret: introduce(channel, secret, 1)])
+def test_a_proof_that_is_no_text_proves_nothing(
+    pair: tuple[Channel, Channel], greet: Callable[[Channel, str], object]
+) -> None:
+    """Whoever reaches the port may send it: it ended a follower. Twin: it cannot be encoded."""
+    with pytest.raises(UnicodeEncodeError):
+        str(json.loads(HALF)["proof"]).encode()
+    pair[1].send({"nonce": "a"} | json.loads(HALF))
+    pair[1].send(json.loads(HALF))
+    with pytest.raises(Gone, match="does not know the run's secret"):
+        greet(pair[0], "secret")
 
 
 @pytest.mark.parametrize(
@@ -238,6 +256,28 @@ def test_a_size_that_was_withdrawn_never_begins(tmp_path: Path) -> None:
     assert clock.withdraw("plan-1")
     asks(folder, "plan-1")
     assert clock.begin() == LaunchSize(hosts=2, ranks=2)
+
+
+def test_an_act_that_comes_again_too_late_is_told_what_became_of_its_launch(
+    tmp_path: Path,
+) -> None:
+    """A run that was told "held" left for a size that never begins. A new key is held."""
+    folder = RunFolder(tmp_path)
+    clock, other = SizedClock(folder, 2, 2), NextLaunch(key="plan-2", run=RUN, ranks=2)
+    first = NextLaunch(key="plan-1", run=RUN, ranks=2)
+    clock.hold(first)
+    clock.withdraw("plan-1")
+    for anew in (clock, SizedClock(folder, 2, 2)):
+        assert anew.hold(first).state is HeldState.WITHDRAWN
+        assert anew.find("plan-1") is None
+    assert clock.hold(other).state is clock.hold(other).state is HeldState.HELD
+    asks(folder, "plan-2")
+    assert clock.begin() == LaunchSize(hosts=1, ranks=2)
+    assert clock.hold(other).state is HeldState.STARTED
+    assert not clock.withdraw("plan-2")
+    assert clock.hold(first).state is HeldState.WITHDRAWN
+    # The sabotaged twin asks its memory alone.
+    assert OwnClock.hold(clock, first).state is HeldState.HELD
 
 
 def test_sizes_fill_as_few_hosts_as_hold_them() -> None:

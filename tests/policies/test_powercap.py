@@ -45,7 +45,7 @@ def lowest_w(boards: Sequence[GpuPowerLimits], runs: Sequence[Load]) -> float:
     Told from the words of the rule, not from the code: a lowered board counts at its floor, or at
     the draw of a locked clock where that is lower; one that does not obey counts in full.
     """
-    largest = max((each.limit_w for each in boards if each.limit_w), default=0.0)
+    largest = untold_w(boards, runs)
     found = []
     for chosen in product(*(each.levels or (None,) for each in runs)):
         at = {
@@ -77,7 +77,7 @@ def kept(
     plan = planner(cap_w, boards, runs)
     least = lowest_w(boards, runs)
     known = {each.gpu_uuid: each for each in boards}
-    largest = max((each.limit_w for each in boards if each.limit_w), default=0.0)
+    largest = untold_w(boards, runs)
     total = 0.0
     for each in boards:
         free = each.limit_w if each.limit_w is not None else largest
@@ -93,16 +93,23 @@ def kept(
                 bound = min(bound, (draw_w(where) or free))
         total += bound
     assert set(plan.boards) <= set(known)
-    if plan.meets != (least <= cap_w + 1e-6) and not (free_w(boards) <= cap_w):
+    if plan.meets != (least <= cap_w + 1e-6) and not (free_w(boards, runs) <= cap_w):
         return False
     if abs(total - plan.bound_w) > 1e-6:
         return False
     return plan.bound_w <= cap_w + 1e-6 or not plan.meets
 
 
-def free_w(boards: Sequence[GpuPowerLimits]) -> float:
+def untold_w(boards: Sequence[GpuPowerLimits], runs: Sequence[Load]) -> float:
+    """What a board without a known limit counts: the largest limit, or measured draw, there is."""
+    limits = [each.limit_w for each in boards if each.limit_w]
+    drawn = [each.point.power_w / each.point.gpus for run in runs for each in run.levels]
+    return max([*limits, *(each * (1 + MARGIN) for each in drawn)], default=0.0)
+
+
+def free_w(boards: Sequence[GpuPowerLimits], runs: Sequence[Load]) -> float:
     """What boards may draw while nobody lowers them."""
-    largest = max((each.limit_w for each in boards if each.limit_w), default=0.0)
+    largest = untold_w(boards, runs)
     return sum(largest if each.limit_w is None else each.limit_w for each in boards)
 
 
@@ -113,7 +120,7 @@ def sites(draw: st.DrawFn) -> tuple[float, list[GpuPowerLimits], list[Load]]:
     boards = [
         board(
             name,
-            limit_w=draw(st.sampled_from([700.0, 700.0, 500.0, None])),
+            limit_w=draw(st.sampled_from([700.0, 700.0, 500.0, 300.0, None])),
             floor_w=draw(st.sampled_from([250.0, 250.0, 350.0, None])),
             obeys=draw(st.sampled_from([True, True, True, False])),
         )
@@ -222,6 +229,38 @@ def test_a_board_of_which_nothing_is_known_counts_like_the_largest() -> None:
     assert not plan.meets
     assert plan.untold == ("G1",)
     assert plan.bound_w == 250.0 + 700.0
+
+
+def mute_pair(limits: Sequence[float | None]) -> tuple[list[GpuPowerLimits], list[Load]]:
+    """Two runs on two boards each, measured at 630 W a board with the margin."""
+    boards = [board(f"G{n}", limit_w=each, floor_w=None) for n, each in enumerate(limits)]
+    return boards, [load("r", "G0", "G1"), load("q", "G2", "G3")]
+
+
+def leaves_others_theirs(plan: Capping) -> bool:
+    """Whether a run that takes its whole room leaves the others what they are held at."""
+    needs = {run: needs_w(held) for run, held in plan.points.items()}
+    others_w = {run: sum(needs.values()) - needs[run] for run in needs}
+    return all(plan.room_w[run] + others_w[run] <= plan.cap_w + 1e-6 for run in needs)
+
+
+def test_where_no_limit_is_known_measured_draw_counts_and_runs_are_slowed() -> None:
+    """Four boards of 630 W under 1.3 kW. A twin that counts them as 0 W gives each run all."""
+    boards, runs = mute_pair([None] * 4)
+    plan = cap(1300.0, boards, runs)
+    assert not plan.meets
+    assert {each.clock_mhz for each in plan.boards.values()} == {1200}
+    assert leaves_others_theirs(plan)
+    assert not leaves_others_theirs(replace(plan, room_w=dict.fromkeys(plan.room_w, plan.cap_w)))
+
+
+def test_no_cap_is_called_kept_against_what_was_measured() -> None:
+    """One board tells 300 W, the others nothing: they are measured to draw more than it may."""
+    plan = cap(1300.0, *mute_pair([300.0, None, None, None]))
+    assert plan.meets
+    assert {each.clock_mhz for each in plan.boards.values()} == {1200}
+    assert plan.bound_w == pytest.approx(300.0 + 3 * 315.0)
+    assert not cap(1240.0, *mute_pair([300.0, None, None, None])).meets
 
 
 @pytest.mark.parametrize("cap_w", [1.0, 1e6])

@@ -121,7 +121,7 @@ def test_a_node_is_not_failed_for_an_actuator_that_does_not_answer(
 
 @pytest.mark.parametrize("limit", ["nan", "-5", "1e300"])
 def test_a_limit_that_is_none_fails_no_node(limit: str, tmp_path: Path) -> None:
-    """Whatever it is called with that can be read, it ends with status 0."""
+    """Whatever it is called with that can be read, it ends with status 0, and does its work."""
     words = ("epilog", f"--socket={tmp_path}/none.sock", f"--limit={limit}")
     done = subprocess.run(
         [sys.executable, "-m", "wattmesh.integrations.slurm", *words],
@@ -131,6 +131,9 @@ def test_a_limit_that_is_none_fails_no_node(limit: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert b"Traceback" not in done.stderr
+    assert b"is not above 0 and at most 600 s; it takes at most 10 s" in done.stderr
+    # The work: an actuator is looked for. Without any limit nothing was, and nothing was said.
+    assert b"no actuator answers" in done.stderr
 
 
 def test_what_still_computes_keeps_its_clock_and_is_named(node: Node, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wattmesh.integrations.slurm import __main__ as slurm
 from wattmesh.integrations.slurm import free, node_answers
 from wattmesh.integrations.slurm.answers import SEPARATOR
 from wattmesh.reconfig.launcher.nodes_ahead import (
@@ -196,6 +197,7 @@ def test_only_reservations_of_whole_nodes_for_a_known_time_take_nodes_away(
         ("n[1-9999]m[1-9999]", ""),
         ("n[a-b]", ""),
         ("n[3-1]", ""),
+        (f"n[1-{'9' * 5000}]", ""),
     ],
 )
 def test_a_list_of_nodes_is_read(hostlist: str, names: str) -> None:
@@ -213,6 +215,20 @@ def test_any_answer_of_nodes_is_read_without_an_error(first: str, second: str, t
     node_answers.seconds(first)
 
 
+def test_numbers_of_any_length_are_read_without_an_error() -> None:
+    """Cores that nobody has are not known, so a reservation takes whole nodes, as before."""
+    many = "9" * 5000
+    for cores, part, taken in ((many, many, True), ("4", many, True), ("4", "2", False)):
+        read = node_answers.nodes_ahead(
+            T0,
+            HOUR,
+            S.join(("n1", "idle", "2", cores, "up")),
+            f"ReservationName=x StartTime=1 EndTime=99999999999 Nodes=n1 CoreCnt={part}",
+            "",
+        )
+        assert (read.soonest(1) != T0) is taken
+
+
 @pytest.mark.parametrize(
     ("limit", "seconds"),
     [
@@ -222,6 +238,11 @@ def test_any_answer_of_nodes_is_read_without_an_error(first: str, second: str, t
         ("1-02", 93600),
         ("2-00:30:00", 174600),
         ("UNLIMITED", UNLIMITED.total_seconds()),
+        ("infinite", UNLIMITED.total_seconds()),
+        ("99999999999999", UNLIMITED.total_seconds()),
+        ("999999999:00:00", UNLIMITED.total_seconds()),
+        ("-1", None),
+        ("24h", None),
         ("999999999-00", UNLIMITED.total_seconds()),
         ("9999999999-00:00", UNLIMITED.total_seconds()),
         ("INVALID", None),
@@ -234,6 +255,19 @@ def test_a_time_limit_is_read_as_slurm_writes_it(limit: str, seconds: float | No
     """One that is not understood is none."""
     read = node_answers.seconds(limit)
     assert (read.total_seconds() if read is not None else None) == seconds
+
+
+@pytest.mark.parametrize("limit", ["24h", "1d", "-1", "1:2:3:4"])
+def test_a_limit_that_is_none_is_refused_and_not_taken_for_no_time(
+    limit: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted as no time, every reservation ahead was passed over. Twin: a limit gets to Slurm."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    asked = ["free", "--partition=main"]
+    assert slurm.main([*asked, f"--time={limit}"]) == 1
+    assert "is no limit as sbatch takes it" in capsys.readouterr().err
+    assert slurm.main([*asked, "--time=24:00:00"]) == 1
+    assert "sinfo cannot be run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from wattmesh.integrations.slurm.client import SlurmClient
 from wattmesh.integrations.slurm.own_job import OwnJob
 from wattmesh.integrations.slurm.slurm_queue import Followed, SlurmQueue
 from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.contract import HeldState, NextLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 
@@ -98,6 +99,26 @@ def test_a_submission_that_took_effect_unanswered_is_found_again(
     found = held.queue().find("plan-1")
     assert found is not None
     assert found.state is HeldState.WITHDRAWN
+
+
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_a_launch_that_another_job_withdrew_meanwhile_is_not_called_held(
+    slurm: Cluster, tmp_path: Path, meanwhile: bool
+) -> None:
+    """The run would have left for it, and no job of it may train. Twin: nobody withdraws it."""
+    held = Held(slurm, tmp_path)
+    queue = held.queue()
+    submit = queue._client.submit
+
+    def begun_meanwhile(*words: object) -> int:
+        if meanwhile:
+            LaunchBook(held.folder).change(launch_book.withdraw_all)
+        return submit(*words)  # type: ignore[arg-type]
+
+    queue._client.submit = begun_meanwhile  # type: ignore[method-assign,assignment]
+    found = queue.hold(following(wakes_in=HOUR))
+    assert found.state is (HeldState.WITHDRAWN if meanwhile else HeldState.HELD)
+    wait_for(lambda: bool(held.waiting()) is not meanwhile, "what Slurm holds")
 
 
 def test_other_users_and_other_runs_jobs_are_not_ours(slurm: Cluster, shared: Path) -> None:

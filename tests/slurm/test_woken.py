@@ -197,3 +197,17 @@ def _catches(pid: int, number: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) & 1 << (number - 1))
+
+
+def test_who_is_not_the_runs_user_is_told_so_and_not_to_submit_it_again(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    """Slurm shows a user's own jobs alone: to another one the held job looked gone."""
+    run, _ = asleep_run(slurm, tmp_path)
+    stranger = SlurmClient()
+    stranger.uid = 1234
+    with pytest.raises(InputInvalid, match=r"none of yours \(uid 1234\).* is uid 0's, and only"):
+        wake(run.folder, stranger, now=True)
+    # The twin: its own user is not, and wakes it.
+    assert wake(run.folder, SlurmClient(), now=True) is not None
+    run.wait_until(2)

@@ -22,6 +22,7 @@ class DispatchedRun:
     Attributes:
         at: option it is at. `left`: tokens. `path`: so far.
         done_s: None while it is not done.
+        begun: whether it ever owned a GPU.
     """
 
     run: SharedRun
@@ -30,11 +31,7 @@ class DispatchedRun:
     left: float
     path: list[int]
     done_s: float | None = None
-
-    @property
-    def begun(self) -> bool:
-        """Whether it ever owned a GPU."""
-        return any(self.run.options[each].gpus for each in self.path)
+    begun: bool = False
 
     def trains(self, option: int, seconds: float) -> float:
         """Tokens of a slot at an option, what is lost on the way there subtracted."""
@@ -129,4 +126,5 @@ def _spend(each: DispatchedRun, option: int, now_s: float, seconds: float) -> No
         )
     each.left = max(0.0, each.left - trained)
     each.path.append(option)
+    each.begun = each.begun or each.run.options[option].gpus > 0
     each.at = option

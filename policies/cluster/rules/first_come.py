@@ -17,20 +17,20 @@ from wattmesh.policies.planner.arrays import Floats
 
 def first_come(cluster: SharedCluster, runs: Sequence[SharedRun]) -> dict[str, DispatchedRun]:
     """Follow the rule to the end of the slots; `runs` in order of arrival."""
-    limit = limits(cluster)
+    most = limits(cluster).max(axis=0)
 
     def choose(slot: int, there: Sequence[DispatchedRun], room: SlotRoom) -> dict[str, int]:
         order = sorted(there, key=lambda one: not one.begun)
-        return {each.run.name: room.chosen(each, _wishes(each, limit)) for each in order}
+        return {each.run.name: room.chosen(each, _wishes(each, most)) for each in order}
 
     return dispatched(cluster, runs, choose)
 
 
-def _wishes(each: DispatchedRun, limit: Floats) -> list[int]:
-    """List options, the one wanted most first."""
+def _wishes(each: DispatchedRun, most: Floats) -> list[int]:
+    """List options, the one wanted most first; `most`: of each kind, in any slot."""
     run = each.run
     by_speed = sorted(range(len(run.options)), key=lambda n: -run.options[n].tokens_per_s)
-    ever = [n for n in by_speed if (each.share.staying[n] <= limit.max(axis=0)).all()]
+    ever = [n for n in by_speed if (each.share.staying[n] <= most).all()]
     wanted = run.submitted if run.submitted in ever else ever[0]
     if each.begun:
         return [wanted, *by_speed]
