@@ -23,7 +23,8 @@ from wattmesh.reconfig.universal.index.names import Names
 from wattmesh.reconfig.universal.sources.dcp import beside
 from wattmesh.reconfig.universal.sources.dcp.dcp import open_dcp
 from wattmesh.reconfig.universal.sources.dcp.metadata import METADATA
-from wattmesh.reconfig.universal.sources.deepspeed import is_deepspeed, open_deepspeed
+from wattmesh.reconfig.universal.sources.deepspeed.deepspeed import open_deepspeed
+from wattmesh.reconfig.universal.sources.deepspeed.grid import is_deepspeed
 from wattmesh.reconfig.universal.sources.huggingface import is_huggingface, open_huggingface
 from wattmesh.reconfig.universal.sources.own import is_universal, open_own
 from wattmesh.reconfig.universal.sources.source import NO_CHOICES, Choices, Source

@@ -25,12 +25,19 @@ def check(files: Files, both: Index, one: int, other: int) -> None:
             f"{left.name} and {right.name} are declared to be tied, but the one is {left.dtype} "
             f"{left.shape}, the other {right.dtype} {right.shape}."
         )
-    reader = Reader(both, files)
+    if box := first_difference(files, both, one, other):
+        raise InputInvalid(
+            f"{left.name} and {right.name} are declared to be tied, but differ in {box}."
+        )
+
+
+def first_difference(files: Files, both: Index, one: int, other: int) -> Box | None:
+    """The first box in which two entries of equal dtype and shape differ; None if they do not."""
+    reader, left = Reader(both, files), both.entries[one]
     for box in _slabs(left.shape, dtypes.size_of(left.dtype)):
         if reader.read(one, box).tobytes() != reader.read(other, box).tobytes():
-            raise InputInvalid(
-                f"{left.name} and {right.name} are declared to be tied, but differ in {box}."
-            )
+            return box
+    return None
 
 
 def _slabs(shape: Shape, item_nbytes: int) -> list[Box]:

@@ -24,7 +24,7 @@ from tests.universal.deepspeed_runs import RUNS, Run, Trained
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.index.declared import Declared, Rename
 from wattmesh.reconfig.universal.index.rules import SubBlocks, VocabPad
-from wattmesh.reconfig.universal.sources.deepspeed import open_deepspeed
+from wattmesh.reconfig.universal.sources.deepspeed.deepspeed import open_deepspeed
 
 NOTHING = Declared()
 

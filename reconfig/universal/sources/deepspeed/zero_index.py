@@ -29,8 +29,8 @@ from wattmesh.reconfig.universal.index.index import (
 )
 from wattmesh.reconfig.universal.index.names import is_name
 from wattmesh.reconfig.universal.sources import slots as slot_check
+from wattmesh.reconfig.universal.sources.deepspeed.zero import Flat, Fragments, Shapes
 from wattmesh.reconfig.universal.sources.source import joined
-from wattmesh.reconfig.universal.sources.zero import Flat, Fragments, Shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +90,22 @@ class _Slot:
 
 
 def make_index(
-    files: Files, optimizer: Optimizer, model: Model, declared: Declared
+    files: Files,
+    optimizer: Optimizer,
+    model: Model,
+    declared: Declared,
+    *,
+    alone: bool = True,
 ) -> tuple[Index, dict[str, dict[str, Any]]]:
     """Build the index; also return the slots that are plain numbers, by parameter.
+
+    Args:
+        files: of the checkpoint.
+        optimizer: the flat buffers of all data-parallel ranks.
+        model: the rest of the model.
+        declared: rules and names.
+        alone: whether these are all tensors; else whoever joins several checks their slots and
+            the declarations.
 
     Raises:
         InputInvalid: a slot has another shape than its parameter, is missing, or differs between
@@ -106,9 +119,11 @@ def make_index(
         name: declared.name(name) for name in (*optimizer.names, *model.whole, *model.frozen)
     }
     tied = {declared.name(a): declared.name(b) for a, b in model.tied.items()} | dict(declared.tied)
-    declared.check_used([*logical.values(), *tied])
+    if alone:
+        declared.check_used([*logical.values(), *tied])
     numbers = {logical[n]: read[g].numbers for n, g in of_name.items() if read[g].numbers}
-    _check_slots(optimizer, read, logical, declared)
+    if alone:
+        _check_slots(optimizer, read, logical, declared)
     plan = _Plan(optimizer, read, logical, declared)
     boxes = [*plan.scalars(), *plan.ruled(), *_whole(model, logical), *_frozen(model, logical)]
     entries = [*plan.entries, *(entry for entry, _ in boxes if entry is not None)]

@@ -1,0 +1,13 @@
+"""Reads DeepSpeed's checkpoints of every parallelism that proves how its parts fit.
+
+The map:
+    deepspeed.py   opens one tag's folder
+    decode.py      decodes a rank's files: the model's shapes, the optimizer's flat buffers
+    grid.py        which rank each file is of, and that none is missing
+    join.py        joins the indexes of model-parallel ranks
+    pipeline.py    the layer files of a PipelineModule
+    values.py      what is no tensor: settings, the client's state, the position
+    working.py     compares working copies with the masters that they are casts of
+    zero.py        ZeRO's fragments of every parameter
+    zero_index.py  builds an index over ZeRO's flat buffers
+"""

@@ -1,0 +1,217 @@
+"""Opens DeepSpeed checkpoints: ZeRO stages 1, 2 and 3, pipeline modules and tensor parallelism.
+
+`param` is the fp32 master; the working copy in the model's file is a cast of it and is dropped.
+Slots are the state of the base optimizer. Buffers are rank 0's, as DeepSpeed itself saves them in
+stages 1 and 2.
+
+Invariant: a folder that is not proven to have one of these layouts is refused with one sentence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattmesh.errors import CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.universal.allowance import Allowance
+from wattmesh.reconfig.universal.archives.rebuild import brief
+from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.index.cover import prove
+from wattmesh.reconfig.universal.index.declared import Declared
+from wattmesh.reconfig.universal.index.index import Index
+from wattmesh.reconfig.universal.index.names import is_name
+from wattmesh.reconfig.universal.index.rules import Rule
+from wattmesh.reconfig.universal.sources.deepspeed.decode import (
+    as_dict,
+    decode_model,
+    decode_optimizer,
+    read,
+    stage_of,
+)
+from wattmesh.reconfig.universal.sources.deepspeed.grid import Grid, degrees, read_grid
+from wattmesh.reconfig.universal.sources.deepspeed.join import Part, join
+from wattmesh.reconfig.universal.sources.deepspeed.pipeline import Layers, Stages, read_layers
+from wattmesh.reconfig.universal.sources.deepspeed.values import plain_parts, position, values
+from wattmesh.reconfig.universal.sources.deepspeed.working import masters
+from wattmesh.reconfig.universal.sources.deepspeed.zero_index import Model, Optimizer, make_index
+from wattmesh.reconfig.universal.sources.source import (
+    Source,
+    WatchedFiles,
+    check_amount,
+    fingerprints,
+)
+
+
+def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None = None) -> Source:
+    """Open one tag's folder of a DeepSpeed checkpoint.
+
+    Args:
+        folder: contains the ranks' files.
+        declared: layout rules and renames.
+        allowance: the limits on reading; None for a new one.
+
+    Raises:
+        InputInvalid: it is not supported, or its files do not belong together.
+        CheckpointDamaged: a file is missing.
+    """
+    grid = read_grid(folder)
+    allowance = allowance or Allowance()
+    with WatchedFiles(folder, allowance) as files:
+        opening = _Opening(files, grid, declared)
+        index, numbers = opening.index()
+        prove(index, allowance)
+        seen = fingerprints(files, opening.names)
+    check_amount(folder, index, seen)
+    first = opening.ranks[0]
+    others = plain_parts(first.models[0], first.parts[0]) | opening.plain
+    optimizers = [each.optimizer for each in opening.ranks]
+    found = values(others, optimizers, numbers, declared, allowance)
+    found["left_out"] += opening.left_out
+    return Source(
+        kind="deepspeed",
+        described=opening.described,
+        folder=folder,
+        index=index,
+        values=found,
+        position=position(first.models[0]),
+        files=seen,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """What one model-parallel rank's files hold.
+
+    Attributes:
+        models: its model files; in stage 3 the others only where they hold parts of frozen ones.
+        parts: its optimizer files, by data-parallel rank.
+    """
+
+    models: Sequence[Mapping[str, Any]]
+    parts: Sequence[Mapping[str, Any]]
+    optimizer: Optimizer
+    model: Model
+
+
+class _Opening:
+    """A checkpoint that is being opened.
+
+    Attributes:
+        names: every file that was read.
+        ranks: by model-parallel rank.
+        plain: values of layer files that are no tensors.
+        left_out: names of what is not there to be read.
+    """
+
+    def __init__(self, files: Files, grid: Grid, declared: Declared) -> None:
+        """Read all ranks' files."""
+        self.files, self.grid, self.declared = files, grid, declared
+        self.names: list[str] = []
+        self.plain: dict[str, Any] = {}
+        self.left_out: list[str] = []
+        parts = [[self._read(name) for name in names] for names in grid.optim]
+        self.zero_stage = stage_of(grid.folder, [part for of in parts for part in of])
+        heads = [self._read(grid.model_files(self.zero_stage, m)[0]) for m in range(grid.model)]
+        self.pipeline = heads[0].get("module") is None
+        self.stages, self.tensor = degrees(grid, heads[0], pipeline=self.pipeline)
+        if self.pipeline and not grid.layers:
+            raise CheckpointDamaged(
+                f"{grid.folder.name}: its module was saved in layer files (PipelineModule), and no "
+                "layer_*-model_states.pt is there."
+            )
+        self._check_heads(heads)
+        self.ranks = [self._rank(m, heads[m], parts[m]) for m in range(grid.model)]
+
+    def _read(self, name: str) -> dict[str, Any]:
+        self.names.append(name)
+        return read(self.files, name)
+
+    def _check_heads(self, heads: Sequence[Mapping[str, Any]]) -> None:
+        """Check that all model-parallel ranks saved one kind of module in one step."""
+        where = self.grid.folder.name
+        if self.grid.model > 1 and self.zero_stage == 3:
+            raise InputInvalid(
+                f"{where}: it is of ZeRO-3 with tensor parallelism, which is not supported."
+            )
+        for rank, head in enumerate(heads):
+            for key in ("global_steps", "global_samples", "mp_world_size", "dp_world_size"):
+                if head.get(key) != heads[0].get(key):
+                    raise InputInvalid(
+                        f"{where}: model-parallel ranks 0 and {rank} say {key} is "
+                        f"{brief(heads[0].get(key))} and {brief(head.get(key))}; the files are not "
+                        "of one step."
+                    )
+            if (head.get("module") is None) != self.pipeline:
+                raise InputInvalid(f"{where}: some ranks' files hold a module, others do not.")
+
+    def _rank(
+        self, rank: int, head: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]
+    ) -> _Rank:
+        names = self.grid.model_files(self.zero_stage, rank)
+        models = [head]
+        if self.zero_stage == 3 and head.get("frozen_param_fragments"):
+            models += [self._read(name) for name in names[1:]]
+        names, allowance = names[: len(models)], self.files.allowance
+        model = decode_model(names, models, self.zero_stage, allowance)
+        optimizer = decode_optimizer(
+            self.grid.optim[rank], parts, self.zero_stage, model, allowance
+        )
+        return _Rank(models, parts, optimizer, model)
+
+    @property
+    def described(self) -> str:
+        """A short description for the screen."""
+        kind = f"ZeRO-{self.zero_stage}" if self.zero_stage else "bf16 optimizer"
+        data = f"{self.grid.data} ranks"
+        if self.grid.model == 1 and not self.pipeline:
+            return f"DeepSpeed {kind}, {data}"
+        degrees = [f"{self.stages} pipeline stages"] if self.pipeline else []
+        degrees += [f"tensor parallelism {self.tensor}"] if self.tensor > 1 else []
+        return f"DeepSpeed {kind}, {data}, {', '.join(degrees)}"
+
+    def index(self) -> tuple[Index, dict[str, dict[str, Any]]]:
+        """All tensors, and the slots that are plain numbers, by parameter."""
+        if self.grid.model == 1 and not self.pipeline:
+            only = self.ranks[0]
+            return make_index(self.files, only.optimizer, only.model, self.declared)
+        parts: list[Part] = []
+        for number, rank in enumerate(self.ranks):
+            stage, tensor = divmod(number, self.tensor)
+            index, numbers = make_index(
+                self.files, rank.optimizer, rank.model, Declared(), alone=False
+            )
+            trained = frozenset(rank.optimizer.groups)
+            parts.append(Part(f"stage {stage}", tensor, index, numbers, trained))
+        if self.pipeline:
+            parts += [part for tensor in range(self.tensor) for part in self._layers(tensor)]
+        return join(self.files, parts, self.tensor, self._layout, self.declared)
+
+    def _layers(self, tensor: int) -> list[Part]:
+        """Buffers and frozen parameters in a tensor-parallel rank's layer files."""
+        where = self.grid.folder.name
+        ranks = self.ranks[tensor :: self.tensor]
+        names: dict[int, str] = {}
+        for layer, of_ranks in sorted(self.grid.layers.items()):
+            if tensor not in of_ranks:
+                raise CheckpointDamaged(
+                    f"{where}: layer {layer}'s file of tensor-parallel rank {tensor} is missing."
+                )
+            names[layer] = of_ranks[tensor]
+        buffers: set[str] = set()
+        for rank in ranks:
+            listed = rank.models[0].get("buffer_names") or []
+            if type(listed) is not list or not all(map(is_name, listed)):
+                raise InputInvalid(f"{rank.model.files[0]}: buffer_names names no buffers.")
+            buffers |= set(listed)
+        said = as_dict(self.ranks[tensor].models[0].get("shared_params") or {}, where)
+        ties = {alias: name for alias, name in self.declared.tied.items()} | said
+        stages = Stages(masters([each.optimizer for each in ranks]), frozenset(buffers), ties)
+        found: Layers = read_layers(self.files, names, stages)
+        self.names += found.files
+        self.left_out += found.left_out if tensor == 0 else []
+        self.plain |= found.values
+        return [Part(f"layer file {index.files[0]}", tensor, index) for index in found.indexes]
+
+    def _layout(self, name: str, logical: str) -> Rule | None:
+        """How tensor-parallel ranks hold a tensor; None where nothing says so."""
+        return next((rule for match, rule in self.declared.rules if match.search(logical)), None)
