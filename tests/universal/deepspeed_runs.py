@@ -51,6 +51,48 @@ RUNS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Parallel:
+    """One training run with model parallelism, ZeRO-1.
+
+    Attributes:
+        stages: of a pipeline module; 0 for a model that is none.
+        tensor, data: degrees.
+        auto: DeepSpeed splits the layers (AutoTP); else the model does.
+    """
+
+    name: str
+    stages: int = 0
+    tensor: int = 1
+    data: int = 1
+    bf16: bool = False
+    separate: bool = False
+    auto: bool = False
+
+    @property
+    def model(self) -> int:
+        """Model-parallel ranks."""
+        return max(1, self.stages) * self.tensor
+
+    @property
+    def described(self) -> str:
+        """What a reader calls it."""
+        kind = "bf16 optimizer" if self.separate else "ZeRO-1"
+        stages = f", {self.stages} pipeline stages" if self.stages else ""
+        tensor = f", tensor parallelism {self.tensor}" if self.tensor > 1 else ""
+        return f"DeepSpeed {kind}, {self.data} ranks{stages}{tensor}"
+
+
+PARALLEL = (
+    Parallel("pipe", stages=2, data=2),
+    Parallel("pipe-bf16", stages=3, bf16=True),
+    Parallel("pipe-separate", stages=2, bf16=True, separate=True),
+    Parallel("pipe-tensor", stages=2, tensor=2),
+    Parallel("split", tensor=2, data=2),
+    Parallel("auto", tensor=2, data=2, auto=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """What came of the runs.
 
@@ -60,14 +102,19 @@ class Trained:
 
     folder: Path
 
+    def held_by(self, run: Parallel) -> list[Held]:
+        """What each model-parallel rank of a run held, whole over its data-parallel ones."""
+        names = (f"{run.name}-{rank}.safetensors" for rank in range(run.model))
+        return [held_in(self.folder / name) for name in names]
+
     def held(self, name: str) -> Held:
         """What the ranks of a run held in memory, whole, by (name, state)."""
         return held_in(self.folder / f"{name}.safetensors")
 
 
-def train_all(folder: Path) -> Trained:
-    """Train and save every run of RUNS."""
-    command = [sys.executable, "-m", "tests.universal.sources.deepspeed_job", str(folder)]
+def train_all(folder: Path, job: str = "deepspeed_job") -> Trained:
+    """Train and save every run of a job."""
+    command = [sys.executable, "-m", f"tests.universal.sources.{job}", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -80,3 +127,9 @@ def train_all(folder: Path) -> Trained:
 def deepspeed_runs(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Every run of RUNS, trained once."""
     return train_all(tmp_path_factory.mktemp("deepspeed_runs"))
+
+
+@pytest.fixture(scope="session")
+def parallel_runs(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Every run of PARALLEL, trained once."""
+    return train_all(tmp_path_factory.mktemp("parallel_runs"), "deepspeed_parallel_job")
