@@ -6,17 +6,14 @@ As deepspeed_job.py, but what is held in memory is told by every model-parallel 
 FOLDER/<run>-<model-parallel rank>.safetensors.
 """
 
-import gc
 import os
 import sys
-import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.universal.sources import deepspeed_job  # sets the accelerator before the import below
-
-import deepspeed  # isort: skip
+import deepspeed
 import deepspeed.runtime.pipe.engine
 import torch
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
@@ -28,8 +25,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tests.universal.deepspeed_runs import PARALLEL, Parallel
+from tests.universal.sources.deepspeed_job import STEPS, run_all
 
-WIDTH, VOCABULARY, STEPS = 6, 23, 2
+WIDTH, VOCABULARY = 6, 23
 
 
 class _Copied(torch.autograd.Function):
@@ -108,17 +106,30 @@ class Twice(nn.Module):
         return out
 
 
+class Scale(nn.Module):
+    """A layer that stages share."""
+
+    def __init__(self) -> None:
+        """Ones."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale."""
+        return x * self.weight
+
+
 class Frozen(nn.Module):
     """A layer that is not trained."""
 
     def __init__(self) -> None:
         """Draw it."""
         super().__init__()
-        self.weight = nn.Parameter(torch.rand(WIDTH) + 1, requires_grad=False)
+        self.factor = nn.Parameter(torch.rand(WIDTH) + 1, requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Scale."""
-        return x * self.weight
+        return x * self.factor
 
 
 def logits(embedding: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -132,9 +143,11 @@ def loss_of(out: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(out.flatten(0, 1).float(), tokens.flatten())
 
 
-def pipeline(topology: Any) -> Any:
+def pipeline(topology: Any, *, apart: bool) -> Any:
     """A module of ten layers: two are shared by stages, one is a function, one is frozen."""
-    scale = TiedLayerSpec("norm", nn.LayerNorm, WIDTH)
+    scale = TiedLayerSpec("scale", Scale)
+    if apart:
+        scale = TiedLayerSpec("scale", nn.LayerNorm, WIDTH)
     layers = [
         TiedLayerSpec("embed", nn.Embedding, VOCABULARY, WIDTH),
         LayerSpec(Twice),
@@ -199,7 +212,7 @@ def engine_of(run: Parallel) -> Any:
         grid = PipelineParallelGrid(topology)
         Split.GROUP = grid.get_slice_parallel_group() if run.tensor > 1 else None
     torch.manual_seed(3)
-    net = pipeline(topology) if run.stages else Net(auto=run.auto)
+    net = pipeline(topology, apart=run.apart) if run.stages else Net(auto=run.auto)
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 2 if run.stages else 1,
@@ -216,9 +229,7 @@ def engine_of(run: Parallel) -> Any:
         config["tensor_parallel"] = AUTO
     mpu = None if run.stages or run.auto else grid
     trained = [each for each in net.parameters() if each.requires_grad]
-    engine, *_ = deepspeed.initialize(
-        model=net, model_parameters=trained, config=config, mpu=mpu
-    )
+    engine, *_ = deepspeed.initialize(model=net, model_parameters=trained, config=config, mpu=mpu)
     return engine
 
 
@@ -296,35 +307,17 @@ def rank_of(rank: int, run: Parallel, folder: Path) -> None:
     torch.distributed.barrier()
 
 
-def start(rank: int, run: Parallel, folder: Path) -> int:
-    """Fork a rank; it ends without unwinding."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            rank_of(rank, run, folder)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        sys.stdout.flush()
-        os._exit(0)
-    return pid
-
-
 def main() -> int:
-    """All runs, one after the other."""
-    torch.set_num_threads(1)
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    gc.collect()
-    gc.freeze()
-    folder = Path(sys.argv[1])
+    """The runs that are named, or all, one after the other."""
     wanted = sys.argv[2:]
-    failed = 0
-    for run in PARALLEL:
-        if wanted and run.name not in wanted:
-            continue
-        pids = [start(rank, run, folder) for rank in range(run.model * run.data)]
-        failed += sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in pids)
-    return failed
+    runs = [run for run in PARALLEL if not wanted or run.name in wanted]
+    folder = Path(sys.argv[1])
+    return run_all(
+        [
+            [partial(rank_of, rank, run, folder) for rank in range(run.model * run.data)]
+            for run in runs
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ stages 1 and 2.
 Invariant: a folder that is not proven to have one of these layouts is refused with one sentence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.archives.rebuild import brief
 from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.index.box import Shape
 from wattmesh.reconfig.universal.index.cover import prove
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.index import Index
 from wattmesh.reconfig.universal.index.names import is_name
-from wattmesh.reconfig.universal.index.rules import Rule
+from wattmesh.reconfig.universal.index.rules import Replicate
 from wattmesh.reconfig.universal.sources.deepspeed.decode import (
     as_dict,
     decode_model,
@@ -31,6 +32,7 @@ from wattmesh.reconfig.universal.sources.deepspeed.decode import (
 from wattmesh.reconfig.universal.sources.deepspeed.grid import Grid, degrees, read_grid
 from wattmesh.reconfig.universal.sources.deepspeed.join import Part, join
 from wattmesh.reconfig.universal.sources.deepspeed.pipeline import Layers, Stages, read_layers
+from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import Info, Said, read_info
 from wattmesh.reconfig.universal.sources.deepspeed.values import plain_parts, position, values
 from wattmesh.reconfig.universal.sources.deepspeed.working import masters
 from wattmesh.reconfig.universal.sources.deepspeed.zero_index import Model, Optimizer, make_index
@@ -184,7 +186,7 @@ class _Opening:
             parts.append(Part(f"stage {stage}", tensor, index, numbers, trained))
         if self.pipeline:
             parts += [part for tensor in range(self.tensor) for part in self._layers(tensor)]
-        return join(self.files, parts, self.tensor, self._layout, self.declared)
+        return join(self.files, parts, self.tensor, self._layout(), self.declared)
 
     def _layers(self, tensor: int) -> list[Part]:
         """Buffers and frozen parameters in a tensor-parallel rank's layer files."""
@@ -197,12 +199,7 @@ class _Opening:
                     f"{where}: layer {layer}'s file of tensor-parallel rank {tensor} is missing."
                 )
             names[layer] = of_ranks[tensor]
-        buffers: set[str] = set()
-        for rank in ranks:
-            listed = rank.models[0].get("buffer_names") or []
-            if type(listed) is not list or not all(map(is_name, listed)):
-                raise InputInvalid(f"{rank.model.files[0]}: buffer_names names no buffers.")
-            buffers |= set(listed)
+        buffers = {name for rank in ranks for name in _buffers(rank)}
         said = as_dict(self.ranks[tensor].models[0].get("shared_params") or {}, where)
         ties = {alias: name for alias, name in self.declared.tied.items()} | said
         stages = Stages(masters([each.optimizer for each in ranks]), frozenset(buffers), ties)
@@ -212,6 +209,56 @@ class _Opening:
         self.plain |= found.values
         return [Part(f"layer file {index.files[0]}", tensor, index) for index in found.indexes]
 
-    def _layout(self, name: str, logical: str) -> Rule | None:
-        """How tensor-parallel ranks hold a tensor; None where nothing says so."""
-        return next((rule for match, rule in self.declared.rules if match.search(logical)), None)
+    def _layout(self) -> "_Layout":
+        infos = [
+            read_info(rank.models[0], rank.model.files[0], self.files.allowance)
+            for rank in (self.ranks if self.tensor > 1 else ())
+        ]
+        if any(info != infos[0] for info in infos):
+            raise InputInvalid(
+                f"{self.grid.folder.name}: its ranks have different universal_checkpoint_info."
+            )
+        trained = {name for rank in self.ranks for name in rank.optimizer.shapes}
+        buffers = {name for rank in self.ranks for name in _buffers(rank)}
+        return _Layout(self.declared, infos[0] if infos else None, trained, buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How tensor-parallel ranks hold tensors: as declared, else as the files say.
+
+    Attributes:
+        trained, buffers: names of parameters with a master, and of buffers.
+    """
+
+    declared: Declared
+    info: Info | None
+    trained: Collection[str]
+    buffers: Collection[str]
+
+    def said(self, name: str, logical: str) -> Said | None:
+        """See `join.Layout`."""
+        for match, rule in self.declared.rules:
+            if match.search(logical):
+                return Said(rule)
+        if self.info is None:
+            return None
+        if name in self.trained:
+            return self.info.rule(name)
+        if not self.info.auto:
+            return None
+        # AutoTP splits no buffers.
+        return Said(Replicate()) if name in self.buffers else self.info.rule(name)
+
+    def check(self, name: str, logical: Shape, stored: Sequence[Shape]) -> None:
+        """See `join.Layout`."""
+        if self.info is not None:
+            self.info.check_shapes(name, logical, stored)
+
+
+def _buffers(rank: _Rank) -> list[str]:
+    """Names of a rank's buffers."""
+    listed = rank.models[0].get("buffer_names") or []
+    if type(listed) is not list or not all(map(is_name, listed)):
+        raise InputInvalid(f"{rank.model.files[0]}: buffer_names names no buffers.")
+    return listed

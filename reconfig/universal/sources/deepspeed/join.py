@@ -6,9 +6,9 @@ hold of a parameter is a copy or a slice of it; no shape tells which, so a rule 
 Invariant: copies that are dropped were compared with the one that is kept, byte by byte.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from wattmesh.reconfig.universal.index.index import (
 from wattmesh.reconfig.universal.index.rules import Replicate, Rule
 from wattmesh.reconfig.universal.sources import slots as slot_check
 from wattmesh.reconfig.universal.sources import ties
+from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import Said
 from wattmesh.reconfig.universal.sources.source import joined
 
 Key = tuple[str, str]
@@ -54,8 +55,14 @@ class Part:
     trained: frozenset[str] = frozenset()
 
 
-Layout = Callable[[str, str], Rule | None]
-"""(DeepSpeed's name, logical name) -> how tensor-parallel ranks hold it; None if none says so."""
+class Layout(Protocol):
+    """Who knows how tensor-parallel ranks hold tensors."""
+
+    def said(self, name: str, logical: str) -> Said | None:
+        """The rule of a tensor by DeepSpeed's and its logical name; None if nothing says so."""
+
+    def check(self, name: str, logical: Shape, stored: Sequence[Shape]) -> None:
+        """Refuse shapes that the files contradict."""
 
 
 def join(
@@ -143,11 +150,16 @@ class _Joining:
 
     def _same(self, key: Key, one: int, other: int, here: str, there: str) -> None:
         left, right = self.all.entries[one], self.all.entries[other]
+        why = "the files are not of one step, or a layout rule is missing."
+        if here.startswith("stage") and "layer" not in there:
+            why = (
+                "a shared layer's tied_weight_attr names what its stages keep equal (`weight`), "
+                "the rest are several parameters of one name."
+            )
         same = (left.dtype, left.shape) == (right.dtype, right.shape)
         if not same or ties.first_difference(self.files, self.all, one, other):
             raise InputInvalid(
-                f"{key[0]} ({key[1]}): {here} and {there} hold different values of it; the files "
-                "are not of one step, or a layout rule is missing."
+                f"{key[0]} ({key[1]}): {here} and {there} hold different values of it; {why}"
             )
 
     def _is_copy(self, key: Key, rows: Sequence[int]) -> bool:
@@ -164,7 +176,10 @@ class _Joining:
             logical = self.declared.name(name)
             rule: Rule | None = self.declared.rule(logical)
             if self.tensor > 1:
-                rule = self.layout(name, logical)
+                said = self.layout.said(name, logical)
+                rule = said.rule if said is not None else None
+                if said is not None and said.by_default:
+                    self._refuse_copies(name)
             if rule is None:
                 raise InputInvalid(
                     f"{name}: {self.tensor} tensor-parallel ranks hold it, and nothing in the "
@@ -173,6 +188,21 @@ class _Joining:
                 )
             self.rules[name] = rule
         return self.rules[name]
+
+    def _refuse_copies(self, name: str) -> None:
+        """Refuse to stack what looks like copies, where nothing but a default says slices."""
+        row = self.first[name, PARAM]
+        rows = [at for at, entry in enumerate(self.all.entries) if entry.key == (name, PARAM)]
+        if all(
+            self.all.entries[row].shape == self.all.entries[at].shape
+            and not ties.first_difference(self.files, self.all, row, at)
+            for at in rows
+        ):
+            raise InputInvalid(
+                f"{name}: DeepSpeed's universal_checkpoint_info lists it nowhere, which means "
+                "slices along dim 0, but all ranks hold the same. Declare it in a [[rule]]: kind "
+                '"replicate", or "shard" with its dim.'
+            )
 
     def _entry(self, key: Key, kept: Sequence[int]) -> tuple[TensorEntry, list[Segment] | None]:
         """An entry under its logical name, and its segments where they are not just taken over."""
@@ -185,6 +215,9 @@ class _Joining:
             rule = self._rule(key[0]) if first.shape else rule
         stored = _stacked_shape(key, pieces, rule.dim) if len(kept) > 1 else first.shape
         shape = placing.logical_shape(rule, stored)
+        if self.tensor > 1 and state == PARAM:
+            parts = [piece.shape for piece in pieces] * (self.tensor // len(kept))
+            self.layout.check(key[0], shape, parts)
         entry = TensorEntry(name=name, state=state, dtype=first.dtype, shape=shape, rule=rule)
         if len(kept) == 1 and placing.is_identity(rule):
             return entry, None

@@ -9,7 +9,7 @@ with it and dropped. What is neither trained nor a known buffer is frozen, unles
 to be of a shared module.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,12 @@ from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.index import PARAM, Index, Segment, TensorEntry, build
 from wattmesh.reconfig.universal.index.names import is_name
 from wattmesh.reconfig.universal.sources.deepspeed.decode import read
-from wattmesh.reconfig.universal.sources.deepspeed.working import SAMPLE, Master, is_cast
+from wattmesh.reconfig.universal.sources.deepspeed.working import (
+    SAMPLE,
+    Master,
+    is_cast,
+    is_cast_of_any,
+)
 
 TIED = "tied_modules."
 
@@ -38,7 +43,7 @@ class Stages:
             declared.
     """
 
-    masters: Mapping[str, Master]
+    masters: Mapping[str, Sequence[Master]]
     buffers: frozenset[str]
     tied: Mapping[str, str]
 
@@ -114,18 +119,18 @@ def _read_layer(files: Files, file: str, layer: int, stages: Stages, found: Laye
         name = f"{prefix}{key}"
         if not is_name(key) or not is_name(name):
             raise InputInvalid(f"{file}: holds what is called {brief(key)}.")
-        owner = stages.masters.get(name)
+        owners = stages.masters.get(name)
         if type(tensor) is not StoredTensor:
             found.values[f"module.{name}"] = tensor
-        elif owner is not None:
-            _check_copy(files, owner, name, (file, tensor))
+        elif owners is not None:
+            _check_copy(files, owners, name, (file, tensor))
         elif name in stages.tied:
             _check_alias(files, name, (file, tensor), stages)
         else:
             whole[name] = tensor
     trained = [name for name in (f"{prefix}{key}" for key in value) if name in stages.masters]
     frozen = {name: each for name, each in whole.items() if name not in stages.buffers}
-    _refuse_unsaid_ties(files, file, {name: stages.masters[name] for name in trained}, frozen)
+    _refuse_unsaid_ties(files, file, {name: stages.masters[name][0] for name in trained}, frozen)
     if whole:
         files.allowance.made(2 * CONTAINER * len(whole), file)
         found.indexes.append(_index(file, whole))
@@ -136,14 +141,16 @@ def _known(name: str, stages: Stages) -> bool:
     return name in stages.buffers or name in stages.tied or name in stages.masters
 
 
-def _check_copy(files: Files, owner: Master, name: str, working: tuple[str, StoredTensor]) -> None:
+def _check_copy(
+    files: Files, owners: Sequence[Master], name: str, working: tuple[str, StoredTensor]
+) -> None:
     file, tensor = working
-    if tensor.shape != owner.shape:
+    if all(tensor.shape != each.shape for each in owners):
         raise InputInvalid(
-            f"{file}: {name} has shape {tensor.shape} here and {owner.shape} in the "
+            f"{file}: {name} has shape {tensor.shape} here and {owners[0].shape} in the "
             "optimizer; the files are not of one model."
         )
-    if not is_cast(files, owner, working, SAMPLE):
+    if not is_cast_of_any(files, owners, working, SAMPLE):
         raise InputInvalid(
             f"{file}: its {name} is not the cast of the optimizer's; the file is of another layer "
             "or another step."
@@ -155,11 +162,11 @@ def _check_alias(
 ) -> None:
     """Compare a second name of a parameter with its master, before it is dropped."""
     name = stages.tied[alias]
-    owner = stages.masters.get(name)
-    file, tensor = working
-    if owner is None:
+    owners = stages.masters.get(name)
+    file, _ = working
+    if owners is None:
         raise InputInvalid(f"{file}: {alias} is tied to {name}, which no stage trains.")
-    if tensor.shape != owner.shape or not is_cast(files, owner, working):
+    if not is_cast_of_any(files, owners, working):
         raise InputInvalid(f"{file}: {alias} is tied to {name}, but differs from it.")
 
 
@@ -175,7 +182,7 @@ def _shared_by(
         ):
             continue
         if all(
-            is_cast(files, stages.masters[f"{prefix}{name}"], (file, tensors[name]))
+            is_cast_of_any(files, stages.masters[f"{prefix}{name}"], (file, tensors[name]))
             for name in shapes
         ):
             return prefix
@@ -191,10 +198,10 @@ def _shared_by(
 def _shared_modules(stages: Stages) -> dict[str, dict[str, tuple[int, ...]]]:
     """Shapes of the trained parameters of every shared module, by its prefix."""
     found: dict[str, dict[str, tuple[int, ...]]] = {}
-    for name, master in stages.masters.items():
+    for name, owners in stages.masters.items():
         if name.startswith(TIED):
             key, dot, rest = name.removeprefix(TIED).partition(".")
-            found.setdefault(f"{TIED}{key}{dot}", {})[rest] = master.shape
+            found.setdefault(f"{TIED}{key}{dot}", {})[rest] = owners[0].shape
     return found
 
 

@@ -50,13 +50,25 @@ class Master:
         return tuple(self.optimizer.shapes[self.optimizer.names[self.param]])
 
 
-def masters(optimizers: Sequence[Optimizer]) -> dict[str, Master]:
-    """The masters of several optimizers by name; of two with one name, the first."""
-    found: dict[str, Master] = {}
+def masters(optimizers: Sequence[Optimizer]) -> dict[str, list[Master]]:
+    """The masters of several optimizers by name; several stages may train a shared module."""
+    found: dict[str, list[Master]] = {}
     for optimizer in optimizers:
         for param, name in enumerate(optimizer.names):
-            found.setdefault(name, Master(optimizer, param))
+            found.setdefault(name, []).append(Master(optimizer, param))
     return found
+
+
+def is_cast_of_any(
+    files: Files,
+    several: Sequence[Master],
+    working: tuple[str, StoredTensor],
+    most: int | None = None,
+) -> bool:
+    """Tell whether a working copy has the shape of one of several masters and is its cast."""
+    return any(
+        each.shape == working[1].shape and is_cast(files, each, working, most) for each in several
+    )
 
 
 def is_cast(
