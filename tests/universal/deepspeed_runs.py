@@ -58,6 +58,7 @@ class Parallel:
         stages: of a pipeline module; 0 for a model that is none.
         tensor, data: degrees.
         auto: DeepSpeed splits the layers (AutoTP); else the model does.
+        told: the script tells how its ranks hold parameters.
         apart: stages share a layer with a bias, which DeepSpeed does not keep equal.
     """
 
@@ -69,6 +70,7 @@ class Parallel:
     separate: bool = False
     auto: bool = False
     apart: bool = False
+    told: bool = False
 
     @property
     def model(self) -> int:
@@ -90,7 +92,7 @@ PARALLEL = (
     Parallel("pipe-separate", stages=2, bf16=True, separate=True),
     Parallel("pipe-apart", stages=2, apart=True),
     Parallel("pipe-tensor", stages=2, tensor=2),
-    Parallel("split", tensor=2, data=2),
+    Parallel("split", tensor=2, data=2, told=True),
     Parallel("auto", tensor=2, data=2, auto=True),
 )
 

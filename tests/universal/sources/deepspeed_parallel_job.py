@@ -204,6 +204,16 @@ AUTO = {
 }
 
 
+TOLD = {
+    "universal_checkpoint_version": 0.2,
+    "tp_replicated_parameter_patterns": [
+        r"embed\.weight", r"split\.bias", r"split.norm\..*", "up", "fused", "down", "mix", "norm",
+    ],
+    "parameter_with_row_parallelism_patterns": [r"split\.back$"],
+}  # fmt: skip
+"""What a script tells of a model that splits itself; `inner` and `shift` by leaving them out."""
+
+
 def engine_of(run: Parallel) -> Any:
     """A DeepSpeed engine of a run."""
     grid = None
@@ -299,7 +309,10 @@ def rank_of(rank: int, run: Parallel, folder: Path) -> None:
     )
     engine = engine_of(run)
     train(engine, run)
-    engine.save_checkpoint(folder / run.name, tag="step2", client_state={"note": {"tokens": [5]}})
+    client: dict[str, Any] = {"note": {"tokens": [5]}}
+    if run.told:
+        client["universal_checkpoint_info"] = TOLD
+    engine.save_checkpoint(folder / run.name, tag="step2", client_state=client)
     held = gathered(engine)
     if torch.distributed.get_rank(engine.optimizer.dp_process_group) == 0:
         model = engine.mpu.get_model_parallel_rank()

@@ -32,7 +32,12 @@ from wattmesh.reconfig.universal.sources.deepspeed.decode import (
 from wattmesh.reconfig.universal.sources.deepspeed.grid import Grid, degrees, read_grid
 from wattmesh.reconfig.universal.sources.deepspeed.join import Part, join
 from wattmesh.reconfig.universal.sources.deepspeed.pipeline import Layers, Stages, read_layers
-from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import Info, Said, read_info
+from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import (
+    INFO,
+    Info,
+    Said,
+    read_info,
+)
 from wattmesh.reconfig.universal.sources.deepspeed.values import plain_parts, position, values
 from wattmesh.reconfig.universal.sources.deepspeed.working import masters
 from wattmesh.reconfig.universal.sources.deepspeed.zero_index import Model, Optimizer, make_index
@@ -66,6 +71,8 @@ def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None
     check_amount(folder, index, seen)
     first = opening.ranks[0]
     others = plain_parts(first.models[0], first.parts[0]) | opening.plain
+    if opening.is_told:  # of slices that are joined now
+        del others[INFO]
     optimizers = [each.optimizer for each in opening.ranks]
     found = values(others, optimizers, numbers, declared, allowance)
     found["left_out"] += opening.left_out
@@ -103,6 +110,7 @@ class _Opening:
         ranks: by model-parallel rank.
         plain: values of layer files that are no tensors.
         left_out: names of what is not there to be read.
+        is_told: whether the files say how tensor-parallel ranks hold parameters.
     """
 
     def __init__(self, files: Files, grid: Grid, declared: Declared) -> None:
@@ -111,6 +119,7 @@ class _Opening:
         self.names: list[str] = []
         self.plain: dict[str, Any] = {}
         self.left_out: list[str] = []
+        self.is_told = False
         parts = [[self._read(name) for name in names] for names in grid.optim]
         self.zero_stage = stage_of(grid.folder, [part for of in parts for part in of])
         heads = [self._read(grid.model_files(self.zero_stage, m)[0]) for m in range(grid.model)]
@@ -200,14 +209,15 @@ class _Opening:
                 )
             names[layer] = of_ranks[tensor]
         buffers = {name for rank in ranks for name in _buffers(rank)}
-        said = as_dict(self.ranks[tensor].models[0].get("shared_params") or {}, where)
+        # Only the first rank of all says it; layers are the same on all tensor-parallel ones.
+        said = as_dict(self.ranks[0].models[0].get("shared_params") or {}, where)
         ties = {alias: name for alias, name in self.declared.tied.items()} | said
         stages = Stages(masters([each.optimizer for each in ranks]), frozenset(buffers), ties)
         found: Layers = read_layers(self.files, names, stages)
         self.names += found.files
         self.left_out += found.left_out if tensor == 0 else []
         self.plain |= found.values
-        return [Part(f"layer file {index.files[0]}", tensor, index) for index in found.indexes]
+        return [Part(f"layer {at}", tensor, index) for at, index in found.indexes.items()]
 
     def _layout(self) -> "_Layout":
         infos = [
@@ -218,6 +228,7 @@ class _Opening:
             raise InputInvalid(
                 f"{self.grid.folder.name}: its ranks have different universal_checkpoint_info."
             )
+        self.is_told = bool(infos) and infos[0] is not None
         trained = {name for rank in self.ranks for name in rank.optimizer.shapes}
         buffers = {name for rank in self.ranks for name in _buffers(rank)}
         return _Layout(self.declared, infos[0] if infos else None, trained, buffers)

@@ -54,13 +54,13 @@ class Layers:
 
     Attributes:
         files: all layer files.
-        indexes: one per file with buffers or frozen parameters.
+        indexes: by number of the layer: its buffers and frozen parameters.
         values: by name, what is no tensor.
         left_out: buffers that DeepSpeed did not save, layers without a file.
     """
 
     files: list[str] = field(default_factory=list)
-    indexes: list[Index] = field(default_factory=list)
+    indexes: dict[int, Index] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
@@ -133,7 +133,7 @@ def _read_layer(files: Files, file: str, layer: int, stages: Stages, found: Laye
     _refuse_unsaid_ties(files, file, {name: stages.masters[name][0] for name in trained}, frozen)
     if whole:
         files.allowance.made(2 * CONTAINER * len(whole), file)
-        found.indexes.append(_index(file, whole))
+        found.indexes[layer] = _index(file, whole)
     return {f"{prefix}{key}" for key in value}
 
 

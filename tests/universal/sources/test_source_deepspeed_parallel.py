@@ -1,0 +1,375 @@
+"""DeepSpeed's pipeline modules and tensor parallelism, read bit for bit or refused."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.universal.comparing import (
+    SPOILT,
+    Held,
+    damaged,
+    differences_are_seen,
+    differing,
+    same_index,
+)
+from tests.universal.deepspeed_runs import PARALLEL, Parallel, Trained
+from wattmesh.errors import CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.universal.allowance import Allowance
+from wattmesh.reconfig.universal.index.declared import Declared, Rename
+from wattmesh.reconfig.universal.index.rules import Replicate, Rule, Shard
+from wattmesh.reconfig.universal.sources.deepspeed.deepspeed import open_deepspeed
+from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import read_info
+from wattmesh.reconfig.universal.sources.source import Source
+
+NOTHING = Declared()
+RUN = {run.name: run for run in PARALLEL}
+READ = [run for run in PARALLEL if not run.apart]
+
+SLICED = {"inner": 0, "shift": 0, "back": 1, "up.weight": 0, "up.bias": 0, "fused.weight": 0,
+          "down.weight": 1, "mix.weight": 1}  # fmt: skip
+"""Dims along which a name's end is sliced; the others are copies."""
+
+FUSED = [*range(6), *range(12, 18), 6, 7, 18, 19, *range(8, 12), *range(20, 24)]
+"""Rows of the fused blocks 12, 4 and 8 in two slices one after the other."""
+
+
+def rules(*pairs: tuple[str, Rule]) -> Declared:
+    """Declared layout rules."""
+    return Declared(rules=tuple((re.compile(match), rule) for match, rule in pairs))
+
+
+ALL = rules((r"\.(inner|shift)$", Shard(0)), (r"\.back$", Shard(1)), ("", Replicate()))
+UNTOLD = rules((r"seen|counts|frozen", Replicate()))
+DECLARED = {"pipe-tensor": ALL, "split": UNTOLD}
+
+
+def opened(trained: Trained, run: Parallel) -> Source:
+    """Open a run as its user does."""
+    declared = DECLARED.get(run.name, NOTHING)
+    return open_deepspeed(trained.folder / run.name / "step2", declared)
+
+
+def truth(trained: Trained, run: Parallel) -> Held:
+    """What the ranks of a run held, whole; copies were equal on all of them."""
+    found: dict[tuple[str, str], torch.Tensor] = {}
+    ranks = trained.held_by(run)
+    for first in range(0, run.model, run.tensor):
+        for key in ranks[first]:
+            parts = [held[key] for held in ranks[first : first + run.tensor]]
+            dim = next((SLICED[end] for end in SLICED if key[0].endswith(end)), None)
+            if run.tensor > 1 and dim is not None and parts[0].dim() and is_sliced(run, key[0]):
+                joined = torch.cat(parts, dim)
+                parts = [joined[FUSED] if key[0] == "fused.weight" else joined]
+            assert all(torch.equal(part, parts[0]) for part in parts), key
+            assert torch.equal(found.setdefault(key, parts[0]), parts[0]), key
+    return found
+
+
+def is_sliced(run: Parallel, name: str) -> bool:
+    """Whether a run's ranks hold slices of it: DeepSpeed split `Net`'s, the model its own."""
+    return run.auto or name.rpartition(".")[2] in ("inner", "shift", "back")
+
+
+@pytest.mark.parametrize("run", READ, ids=lambda run: run.name)
+def test_every_tensor_is_what_the_ranks_held(parallel_runs: Trained, run: Parallel) -> None:
+    """Every (tensor, state) equals, bit for bit, what the training ranks held in memory."""
+    source, held = opened(parallel_runs, run), truth(parallel_runs, run)
+    assert differing(source.index, source.folder, held) == []
+    assert len({state for _, state in held}) == 4
+    assert source.described == run.described
+    assert source.index.tied == ({"1.two.weight": "1.one.weight"} if run.stages else {})
+    assert source.values["other"]["note"] == {"tokens": [5]}
+    assert source.values["left_out"] == (["layer 3"] if run.stages else [])
+    assert source.values["param_groups"].keys() == {n for n, state in held if state == "exp_avg"}
+    assert source.position["step"] == 2
+    assert set(source.index.files) <= set(source.files)
+
+
+@pytest.mark.parametrize("how", list(SPOILT))
+@pytest.mark.parametrize("name", ["pipe", "auto"])
+def test_differences_are_seen(parallel_runs: Trained, name: str, how: str) -> None:
+    """Negative controls: the comparison names exactly the tensor that was spoilt."""
+    run = RUN[name]
+    weight = "tied_modules.embed.weight" if run.stages else "fused.weight"
+    keys = [(weight, "param"), (weight, "exp_avg")]
+    differences_are_seen(opened(parallel_runs, run), truth(parallel_runs, run), keys, how)
+
+
+def test_renames_hold_for_stages_and_layers(parallel_runs: Trained) -> None:
+    """Logical names are the user's, those of shared modules and of frozen layers, too."""
+    renames = (
+        Rename(re.compile(r"^tied_modules\.embed\."), "embed."),
+        Rename(re.compile(r"^(\d+)\."), "layers.{0}.", add=10),
+    )
+    folder = parallel_runs.folder / "pipe" / "step2"
+    index = open_deepspeed(folder, Declared(renames=renames)).index
+    assert {("embed.weight", "exp_avg"), ("layers.16.factor", "param")} <= set(index.rows)
+    assert index.tied == {"layers.11.two.weight": "layers.11.one.weight"}
+
+
+def test_what_deepspeed_does_not_keep_equal_is_refused(parallel_runs: Trained) -> None:
+    """A shared layer's bias is another parameter on each stage, under one name."""
+    with pytest.raises(InputInvalid, match=r"tied_modules.scale.bias .*tied_weight_attr"):
+        opened(parallel_runs, RUN["pipe-apart"])
+
+
+@pytest.mark.parametrize(
+    ("name", "declared", "words"),
+    [
+        ("pipe-tensor", NOTHING, "nothing in the files says whether as copies or as slices"),
+        ("split", NOTHING, "split.frozen: .*nothing in the files says|seen: .*nothing"),
+        ("pipe-tensor", rules(("", Replicate())), r"inner .param.*hold different values"),
+        ("pipe-tensor", rules(("", Shard(1))), "shift: dim 1 of its rule|bias|weight: dim 1"),
+        ("pipe-tensor", rules((r"back$", Shard(0)), ("", Replicate())), "no slices along dim 0"),
+        ("auto", rules(("up.weight", Replicate())), "hold different values"),
+        ("auto", rules(("up.weight", Shard(1))), "maps it to shape .10, 6."),
+    ],
+)
+def test_wrong_or_missing_rules_are_refused(
+    parallel_runs: Trained, name: str, declared: Declared, words: str
+) -> None:
+    """Nothing is guessed of how ranks hold a tensor, and a rule that does not fit is noticed."""
+    with pytest.raises(InputInvalid, match=words):
+        open_deepspeed(parallel_runs.folder / name / "step2", declared)
+
+
+def copied(trained: Trained, name: str, folder: Path) -> Path:
+    """A copy of a run's checkpoint."""
+    shutil.copytree(trained.folder / name / "step2", folder)
+    return folder
+
+
+Content = dict[str, Any]
+
+
+def spoil(folder: Path, name: str, change: Callable[[Content], Any]) -> None:
+    """Change what a file holds."""
+    content = torch.load(folder / name, weights_only=False)
+    change(content)
+    torch.save(content, folder / name)
+
+
+def swap(folder: Path, one: str, other: str) -> None:
+    """Two files change their names."""
+    (folder / one).rename(folder / "between")
+    (folder / other).rename(folder / one)
+    (folder / "between").rename(folder / other)
+
+
+def layer(number: int, tensor: int = 0) -> str:
+    """A layer's file."""
+    return f"layer_{number:02d}-model_{tensor:02d}-model_states.pt"
+
+
+def optim(data: int, model: int) -> str:
+    """An optimizer file."""
+    return f"zero_pp_rank_{data}_mp_rank_{model:02d}_optim_states.pt"
+
+
+def one_bit(content: Content, key: str) -> None:
+    """The lowest bit of a tensor's first element."""
+    content[key].view(-1)[:1].view(torch.uint8)[0] ^= 1
+
+
+SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "two layers swapped": ("pipe", lambda at: swap(at, layer(4), layer(7)), "another layer"),
+    "layers of two shapes swapped": ("pipe", lambda at: swap(at, layer(4), layer(5)), "layer 4"),
+    "a bit in a layer": (
+        "pipe",
+        lambda at: spoil(at, layer(5), lambda it: one_bit(it, "weight")),
+        "layer_05.*not the cast",
+    ),
+    "a bit in a shared layer": (
+        "pipe",
+        lambda at: spoil(at, layer(0), lambda it: one_bit(it, "weight")),
+        "layer_00.*tied_modules.embed",
+    ),
+    "a bit in a tie": (
+        "pipe",
+        lambda at: spoil(at, layer(1), lambda it: one_bit(it, "two.weight")),
+        "1.two.weight is tied to 1.one.weight, but differs",
+    ),
+    "a bit in a shared master": (
+        "pipe",
+        lambda at: spoil(
+            at, optim(0, 1), lambda it: one_bit(
+                {"it": it["optimizer_state_dict"]["single_partition_of_fp32_groups"][0]}, "it")
+        ),
+        "tied_modules.embed.weight .param.: stage 0 and stage 1",
+    ),
+    "a bit in a copy": (
+        "auto",
+        lambda at: spoil(
+            at, optim(0, 1), lambda it: one_bit(
+                it["optimizer_state_dict"]["base_optimizer_state"]["state"][0], "exp_avg")
+        ),
+        "embed.weight .exp_avg.: tensor-parallel rank 0 and",
+    ),
+    "a name lost in a layer": (
+        "pipe", lambda at: spoil(at, layer(4), lambda it: it.pop("bias")), "holds no '4.bias'",
+    ),
+    "a shape": (
+        "pipe",
+        lambda at: spoil(at, layer(5), lambda it: it.update(bias=torch.zeros(5))),
+        r"5.bias has shape \(5,\)",
+    ),
+    "stages swapped": ("pipe", lambda at: swap(at, optim(0, 0), optim(0, 1)), "is mapped"),
+    "ranks swapped": ("pipe", lambda at: swap(at, optim(0, 1), optim(1, 1)), "is mapped|continue"),
+    "a stage of another step": (
+        "pipe",
+        lambda at: spoil(at, "mp_rank_01_model_states.pt", lambda it: it.update(global_steps=1)),
+        "say global_steps is 2 and 1",
+    ),
+    "stages that are tensor-parallel ranks": (
+        "pipe",
+        lambda at: spoil(
+            at,
+            "mp_rank_00_model_states.pt",
+            lambda it: it.update(checkpoint_parallel_dimensions={"pp_degree": 1, "tp_degree": 2}),
+        ),
+        "says 1 pipeline stages and tensor parallelism 2",
+    ),
+    "a tie that is not said": (
+        "pipe",
+        lambda at: spoil(at, "mp_rank_00_model_states.pt", lambda it: it.update(shared_params={})),
+        "1.two.weight is frozen or tied to 1.one.weight",
+    ),
+    "infos that differ": (
+        "auto",
+        lambda at: spoil(
+            at,
+            "mp_rank_01_model_states.pt",
+            lambda it: it["universal_checkpoint_info"]["tp_replicated_parameter_patterns"].pop(),
+        ),
+        "different universal_checkpoint_info",
+    ),
+    "a copy that the info leaves out": (
+        "split",
+        lambda at: [
+            spoil(
+                at,
+                f"mp_rank_0{rank}_model_states.pt",
+                lambda it: it["universal_checkpoint_info"][
+                    "tp_replicated_parameter_patterns"].remove("mix"),
+            )
+            for rank in (0, 1)
+        ],
+        "mix.weight: .*but all ranks hold the same",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", list(SPOILT_FILES))
+def test_files_that_do_not_belong_together(
+    parallel_runs: Trained, tmp_path: Path, how: str
+) -> None:
+    """Spoilt twins: each is refused by a sentence that names what does not fit."""
+    name, change, words = SPOILT_FILES[how]
+    folder = copied(parallel_runs, name, tmp_path / "it")
+    change(folder)
+    with pytest.raises((InputInvalid, CheckpointDamaged), match=words):
+        open_deepspeed(folder, DECLARED.get(name, NOTHING))
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe-tensor", "auto"])
+def test_lost_files_are_named(parallel_runs: Trained, tmp_path: Path, name: str) -> None:
+    """Every file that is lost is refused; of a layer that is only frozen it is told."""
+    folder = copied(parallel_runs, name, tmp_path / "it")
+    for file in sorted(path.name for path in folder.glob("*.pt")):
+        (folder / file).rename(tmp_path / file)
+        if file == layer(6) and name == "pipe":
+            source = open_deepspeed(folder, NOTHING)
+            assert source.values["left_out"] == ["layer 3", "layer 6"]
+            assert ("6.factor", "param") not in source.index.rows
+        elif not file.startswith("layer_00") and not file.startswith("layer_08"):
+            with pytest.raises(CheckpointDamaged):
+                open_deepspeed(folder, DECLARED.get(name, NOTHING))
+        (tmp_path / file).rename(folder / file)
+    for path in list(folder.glob("*mp_rank_01*")) + list(folder.glob("layer_*")):
+        path.unlink()
+    with pytest.raises(CheckpointDamaged):
+        open_deepspeed(folder, NOTHING)
+
+
+def test_a_tie_of_a_later_stage_is_declared(parallel_runs: Trained, tmp_path: Path) -> None:
+    """DeepSpeed says ties within a layer on its first stage only; else the user does."""
+    folder = copied(parallel_runs, "pipe", tmp_path / "it")
+    spoil(folder, "mp_rank_00_model_states.pt", lambda it: it.update(shared_params={}))
+    declared = Declared(tied={"1.two.weight": "1.one.weight"})
+    source = open_deepspeed(folder, declared)
+    held = truth(parallel_runs, RUN["pipe"])
+    assert differing(source.index, folder, held) == []
+    assert source.index.tied == {"1.two.weight": "1.one.weight"}
+
+
+@given(data=st.data())
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damaged_files(parallel_runs: Trained, tmp_path: Path, data: st.DataObject) -> None:
+    """A flipped or missing byte is refused, or changes nothing but the bytes of a tensor."""
+    name = data.draw(st.sampled_from(["pipe", "pipe-tensor", "auto"]))
+    declared = DECLARED.get(name, NOTHING)
+    whole = parallel_runs.folder / name / "step2"
+    expected = open_deepspeed(whole, declared)
+    names = sorted(expected.files)
+    file, found = damaged(
+        data, whole, tmp_path / name, names, lambda at: open_deepspeed(at, declared)
+    )
+    shutil.copy(whole / file, tmp_path / name / file)
+    assert found is None or same_index(found, expected)
+
+
+STRANGE: tuple[Any, ...] = (
+    None, 5, -1, 1 << 70, True, "a", "(a*)*b", ".*.*.*x", b"y", [], {}, (), 1.5, [None], {0: 1},
+    [[1]], [-1], [1 << 60], {"a": "b"},
+)  # fmt: skip
+
+
+def paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path to every value inside dicts and lists."""
+    inner = value.items() if isinstance(value, dict) else ()
+    pairs = enumerate(value) if isinstance(value, list) else inner
+    return [at, *(path for key, each in pairs for path in paths(each, (*at, key)))]
+
+
+@given(data=st.data())
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_strange_info(parallel_runs: Trained, data: st.DataObject) -> None:
+    """Any value in the place of any other in DeepSpeed's info is refused or read, and never run."""
+    file = parallel_runs.folder / "auto" / "step2" / "mp_rank_00_model_states.pt"
+    model = {
+        "universal_checkpoint_info": torch.load(file, weights_only=False)[
+            "universal_checkpoint_info"
+        ]
+    }
+    path = data.draw(st.sampled_from([each for each in paths(model) if each]))
+    holder: Any = model
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = data.draw(st.sampled_from(STRANGE))
+    try:
+        info = read_info(model, "it", Allowance())
+        if info is not None:
+            info.rule("up.weight" * 100)
+    except InputInvalid:
+        pass
+
+
+def test_patterns_that_take_for_ever_are_not_run() -> None:
+    """A regular expression of a file is refused unless it is a plain one."""
+    for pattern in (r"(a+)+$", r".*.*.*.*b", r"[a-z]{1,99}", r"a|b", r"(?=a)", r"\w+", r"a*b"):
+        model = {"universal_checkpoint_info": {"tp_replicated_parameter_patterns": [pattern]}}
+        with pytest.raises(InputInvalid, match="pattern"):
+            read_info(model, "it", Allowance())
+    plain = [r"tied_modules.embed.word_embeddings.weight", r"\d+.self_attention.dense.bias", r".*x"]
+    model = {"universal_checkpoint_info": {"tp_replicated_parameter_patterns": plain}}
+    info = read_info(model, "it", Allowance())
+    assert info is not None
+    assert type(info.rule("12.self_attention.dense.bias").rule) is Replicate
+    assert info.rule("12.mlp.weight").by_default
