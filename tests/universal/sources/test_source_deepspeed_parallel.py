@@ -184,7 +184,9 @@ def one_bit(content: Content, key: str) -> None:
 
 SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "two layers swapped": ("pipe", lambda at: swap(at, layer(4), layer(7)), "another layer"),
-    "layers of two shapes swapped": ("pipe", lambda at: swap(at, layer(4), layer(5)), "another layer"),
+    "layers of two shapes swapped": (
+        "pipe", lambda at: swap(at, layer(4), layer(5)), "another layer",
+    ),
     "a bit in a layer": (
         "pipe",
         lambda at: spoil(at, layer(5), lambda it: one_bit(it, "weight")),
@@ -288,7 +290,7 @@ UNNAMED = {layer(number): number for number in (0, 2, 6, 8)}
 
 @pytest.mark.parametrize("name", ["pipe", "pipe-tensor", "auto"])
 def test_lost_files_are_named(parallel_runs: Trained, tmp_path: Path, name: str) -> None:
-    """A file that is lost is refused by its name, or told where DeepSpeed does not name its layer."""
+    """A lost file is refused by its name, or told where DeepSpeed does not name its layer."""
     folder = copied(parallel_runs, name, tmp_path / "it")
     for file in sorted(path.name for path in folder.glob("*.pt")):
         (folder / file).rename(tmp_path / file)

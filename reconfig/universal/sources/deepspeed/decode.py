@@ -135,48 +135,101 @@ def _shapes(value: Any, where: str, allowance: Allowance) -> Shapes:
     return shapes
 
 
-def decode_optimizer(
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """What a model-parallel rank's optimizer files hold, by data-parallel rank, then group.
+
+    Attributes:
+        files: by data-parallel rank.
+        mappings: `param_slice_mappings`, not decoded yet.
+        settings: by group, of the first rank.
+        counts: over how many ranks each group is partitioned.
+    """
+
+    files: tuple[str, ...]
+    flats: list[list[Flat]]
+    mappings: list[Any]
+    settings: list[dict[str, Any]]
+    counts: list[int]
+
+    @property
+    def experts(self) -> list[int]:
+        """The groups that hold experts."""
+        return [at for at, each in enumerate(self.settings) if each.get("moe") is True]
+
+
+def decode_buffers(
     names: Sequence[str],
     parts: Sequence[Mapping[str, Any]],
     stage: int,
-    model: Model,
+    groups: int,
     allowance: Allowance,
-) -> Optimizer:
-    """The flat buffers of all ranks, and the location of each parameter in them."""
-    flats, settings = [], []
+) -> Buffers:
+    """Decode the optimizer files of all data-parallel ranks; `groups` is how many there must be.
+
+    Raises:
+        InputInvalid: they are malformed, or partitioned over groups of ranks that are no experts'.
+    """
+    flats, settings, mappings, said = [], [], [], []
     for name, part in zip(names, parts, strict=True):
         state = part["optimizer_state_dict"]
         if state.get("ds_zero_partition_groups"):
             raise InputInvalid(f"{name}: its parameters are partitioned over several groups of "
                                "ranks (experts); that is not supported.")  # fmt: skip
         count = state.get("partition_count")
-        counts = count if type(count) is list else [count]
-        if any(type(each) is not int or each != len(names) for each in counts):
+        of_rank, of_group = _flats(name, state, _KEYS[stage], groups, allowance)
+        expected = [each.get("moe") is True and stage != 3 for each in of_group]
+        counts = count if type(count) is list else [count] * groups
+        good = len(counts) == groups and all(
+            type(each) is int
+            and each > 0
+            and (each == len(names) or (moe and not len(names) % each))
+            for each, moe in zip(counts, expected, strict=True)
+        )
+        if not good or counts != (said or [counts])[0]:
             raise InputInvalid(
                 f"{name}: its groups are partitioned over {brief(count)} ranks, {len(names)} "
-                "optimizer files are there; groups of ranks of their own are not supported."
+                "optimizer files are there; groups of ranks of their own are not supported, "
+                "experts' in ZeRO-1 and 2 excepted."
             )
-        of_rank, groups = _flats(name, state, _KEYS[stage], len(model.groups), allowance)
         flats.append(of_rank)
-        settings.append(groups)
-    all_shapes = {n: shape for group in model.groups for n, shape in group.items()}
-    if sum(map(len, model.groups)) != len(all_shapes):
-        raise InputInvalid(f"{names[0]}: a parameter is in two groups.")
+        settings.append(of_group)
+        mappings.append(state.get("param_slice_mappings"))
+        said.append(counts)
+    return Buffers(tuple(names), flats, mappings, settings[0], said[0])
+
+
+def place_parameters(
+    buffers: Buffers, groups: Sequence[Shapes], stage: int, allowance: Allowance
+) -> Optimizer:
+    """Find the location of each parameter in the flat buffers of all ranks.
+
+    Args:
+        buffers: of all ranks and groups, or of those that hold some of the parameters.
+        groups: shapes of the parameters by group, as many as the buffers have.
+        stage: of ZeRO.
+        allowance: is charged.
+
+    Raises:
+        InputInvalid: they do not add up to the parameters.
+    """
+    all_shapes = {n: shape for group in groups for n, shape in group.items()}
+    if sum(map(len, groups)) != len(all_shapes):
+        raise InputInvalid(f"{buffers.files[0]}: a parameter is in two groups.")
     order = list(all_shapes)
     if stage == 3:
         number = {each: at for at, each in enumerate(order)}
-        allowance.made(len(order) * len(flats), names[0])
-        fragments = zero.partitioned(model.groups, number, flats)
+        allowance.made(len(order) * len(buffers.flats), buffers.files[0])
+        fragments = zero.partitioned(groups, number, buffers.flats)
     else:
-        mappings = [part["optimizer_state_dict"].get("param_slice_mappings") for part in parts]
-        fragments = zero.mapped(order, all_shapes, mappings, flats, allowance)
+        fragments = zero.mapped(order, all_shapes, buffers.mappings, buffers.flats, allowance)
     return Optimizer(
-        files=tuple(names),
+        files=buffers.files,
         names=order,
         shapes=all_shapes,
-        flats=flats,
+        flats=buffers.flats,
         fragments=fragments,
-        settings=settings[0],
+        settings=buffers.settings,
     )
 
 

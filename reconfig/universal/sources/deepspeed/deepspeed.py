@@ -23,15 +23,18 @@ from wattmesh.reconfig.universal.index.index import Index
 from wattmesh.reconfig.universal.index.names import is_name
 from wattmesh.reconfig.universal.index.rules import Replicate
 from wattmesh.reconfig.universal.sources.deepspeed.decode import (
+    Buffers,
     as_dict,
+    decode_buffers,
     decode_model,
-    decode_optimizer,
+    place_parameters,
     read,
     stage_of,
 )
+from wattmesh.reconfig.universal.sources.deepspeed.experts import Experts, dense, read_experts
 from wattmesh.reconfig.universal.sources.deepspeed.grid import Grid, degrees, read_grid
 from wattmesh.reconfig.universal.sources.deepspeed.join import Part, join
-from wattmesh.reconfig.universal.sources.deepspeed.pipeline import Layers, Stages, read_layers
+from wattmesh.reconfig.universal.sources.deepspeed.pipeline import Stages, index_of, read_layers
 from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import (
     INFO,
     Info,
@@ -73,8 +76,7 @@ def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None
     others = plain_parts(first.models[0], first.parts[0]) | opening.plain
     if opening.is_told:  # of slices that are joined now
         del others[INFO]
-    optimizers = [each.optimizer for each in opening.ranks]
-    found = values(others, optimizers, numbers, declared, allowance)
+    found = values(others, opening.optimizers, numbers, declared, allowance)
     found["left_out"] += opening.left_out
     return Source(
         kind="deepspeed",
@@ -120,6 +122,7 @@ class _Opening:
         self.plain: dict[str, Any] = {}
         self.left_out: list[str] = []
         self.is_told = False
+        self.experts: Experts | None = None
         parts = [[self._read(name) for name in names] for names in grid.optim]
         self.zero_stage = stage_of(grid.folder, [part for of in parts for part in of])
         heads = [self._read(grid.model_files(self.zero_stage, m)[0]) for m in range(grid.model)]
@@ -131,7 +134,13 @@ class _Opening:
                 "layer_*-model_states.pt is there."
             )
         self._check_heads(heads)
+        self._check_autoep(heads[0])
         self.ranks = [self._rank(m, heads[m], parts[m]) for m in range(grid.model)]
+        if grid.experts and self.experts is None:
+            raise InputInvalid(
+                f"{grid.folder.name}: there are files of DeepSpeed's mixture of experts, but no "
+                "group of experts in the optimizer files."
+            )
 
     def _read(self, name: str) -> dict[str, Any]:
         self.names.append(name)
@@ -155,6 +164,13 @@ class _Opening:
             if (head.get("module") is None) != self.pipeline:
                 raise InputInvalid(f"{where}: some ranks' files hold a module, others do not.")
 
+    def _check_autoep(self, head: Mapping[str, Any]) -> None:
+        if head.get("ds_autoep_layers"):
+            raise InputInvalid(
+                f"{self.grid.folder.name}: its experts were split by DeepSpeed's AutoEP, which is "
+                "not supported."
+            )
+
     def _rank(
         self, rank: int, head: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]
     ) -> _Rank:
@@ -164,25 +180,45 @@ class _Opening:
             models += [self._read(name) for name in names[1:]]
         names, allowance = names[: len(models)], self.files.allowance
         model = decode_model(names, models, self.zero_stage, allowance)
-        optimizer = decode_optimizer(
-            self.grid.optim[rank], parts, self.zero_stage, model, allowance
-        )
+        stage, groups = self.zero_stage, model.groups
+        files = self.grid.optim[rank]
+        buffers = decode_buffers(files, parts, stage, len(groups), allowance)
+        if buffers.experts:
+            self.experts = self._experts(buffers, model)
+            buffers, groups = dense(buffers, groups)
+        optimizer = place_parameters(buffers, groups, stage, allowance)
         return _Rank(models, parts, optimizer, model)
+
+    def _experts(self, buffers: Buffers, model: Model) -> Experts:
+        """The experts of a model that is not split otherwise."""
+        where = self.grid.folder.name
+        if self.pipeline or self.grid.model > 1 or self.zero_stage not in (1, 2):
+            raise InputInvalid(
+                f"{where}: it is of DeepSpeed's mixture of experts with pipeline or tensor "
+                "parallelism, or with the bf16 optimizer or ZeRO-3, which is not supported."
+            )
+        if not self.grid.experts:
+            raise CheckpointDamaged(f"{where}: no layer_*_expert_*_model_states.pt is there.")
+        found = read_experts(self.files, self.grid.experts, buffers, model.groups, self.zero_stage)
+        self.names += found.files
+        self.plain |= found.values
+        return found
 
     @property
     def described(self) -> str:
         """A short description for the screen."""
         kind = f"ZeRO-{self.zero_stage}" if self.zero_stage else "bf16 optimizer"
         data = f"{self.grid.data} ranks"
-        if self.grid.model == 1 and not self.pipeline:
+        if self.grid.model == 1 and not self.pipeline and self.experts is None:
             return f"DeepSpeed {kind}, {data}"
         degrees = [f"{self.stages} pipeline stages"] if self.pipeline else []
         degrees += [f"tensor parallelism {self.tensor}"] if self.tensor > 1 else []
+        degrees += [f"expert parallelism {each}" for each in self._expert_degrees()]
         return f"DeepSpeed {kind}, {data}, {', '.join(degrees)}"
 
     def index(self) -> tuple[Index, dict[str, dict[str, Any]]]:
         """All tensors, and the slots that are plain numbers, by parameter."""
-        if self.grid.model == 1 and not self.pipeline:
+        if self.grid.model == 1 and not self.pipeline and self.experts is None:
             only = self.ranks[0]
             return make_index(self.files, only.optimizer, only.model, self.declared)
         parts: list[Part] = []
@@ -193,9 +229,31 @@ class _Opening:
             )
             trained = frozenset(rank.optimizer.groups)
             parts.append(Part(f"stage {stage}", tensor, index, numbers, trained))
+        if self.experts is not None:
+            parts += self._expert_parts(self.experts)
         if self.pipeline:
             parts += [part for tensor in range(self.tensor) for part in self._layers(tensor)]
         return join(self.files, parts, self.tensor, self._layout(), self.declared)
+
+    def _expert_degrees(self) -> list[int]:
+        return sorted(set(self.experts.degrees)) if self.experts is not None else []
+
+    def _expert_parts(self, experts: Experts) -> list[Part]:
+        """Every expert-parallel rank's parameters, and what experts have beside them."""
+        parts = []
+        for at, optimizer in enumerate(experts.optimizers):
+            none = Model(files=(), groups=[], whole={}, frozen={}, frozen_parts=[], tied={})
+            index, numbers = make_index(self.files, optimizer, none, Declared(), alone=False)
+            place = f"expert-parallel rank {at}"
+            parts.append(Part(place, 0, index, numbers, frozenset(optimizer.groups)))
+        parts += [Part(file, 0, index_of(file, each)) for file, each in experts.whole.items()]
+        return parts
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """All optimizers, those of experts under names that are unique."""
+        found = [each.optimizer for each in self.ranks]
+        return found + list(self.experts.optimizers if self.experts is not None else ())
 
     def _layers(self, tensor: int) -> list[Part]:
         """Buffers and frozen parameters in a tensor-parallel rank's layer files."""
@@ -213,7 +271,7 @@ class _Opening:
         said = as_dict(self.ranks[0].models[0].get("shared_params") or {}, where)
         ties = {alias: name for alias, name in self.declared.tied.items()} | said
         stages = Stages(masters([each.optimizer for each in ranks]), frozenset(buffers), ties)
-        found: Layers = read_layers(self.files, names, stages)
+        found = read_layers(self.files, names, stages)
         self.names += found.files
         self.left_out += found.left_out if tensor == 0 else []
         self.plain |= found.values

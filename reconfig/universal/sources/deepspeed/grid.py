@@ -4,6 +4,7 @@
     mp_rank_<M>_model_states.pt                           stages 1 and 2: shapes, buffers, settings
     zero_pp_rank_<R>_mp_rank_<M>_model_states.pt          stage 3: the same; parts of frozen ones
     layer_<NN>[-model_<T>]-model_states.pt                a layer of a pipeline module
+    layer_<N>_expert_<E>_mp_rank_00_model_states.pt       an expert of the Nth mixture of experts
 
 R counts data-parallel ranks. M counts model-parallel ones: stage after stage of a pipeline, within
 a stage the tensor-parallel ranks T.
@@ -21,13 +22,19 @@ from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.archives.rebuild import brief
 
 OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d{1,9})_mp_rank_(\d{1,9})_optim_states\.pt")
+_EXPERT = re.compile(r"layer_(\d{1,9})_expert_(\d{1,9})_mp_rank_(\d{1,9})_model_states\.pt")
 _LAYER = re.compile(r"layer_(\d{1,9})(?:-model_(\d{1,9}))?-model_states\.pt")
 
 # Files of other layouts, and the names of those.
 _OTHERS = (
-    (r"layer_.*_model_states\.pt", "DeepSpeed's pipeline module or its mixture of experts"),
-    (r"(expp_rank|expert)_.*\.pt", "DeepSpeed's mixture of experts"),
-    (r".*_expert_.*\.pt", "DeepSpeed's mixture of experts"),
+    (
+        r"layer_(?!\d+_expert_\d+_mp_rank_\d+_).*_model_states\.pt",
+        "an old form of DeepSpeed's pipeline module",
+    ),
+    (
+        r"(expp_rank|expert)_.*\.pt",
+        "DeepSpeed's mixture of experts without ZeRO, or an old form of it",
+    ),
     (r"offloaded_tensors", "optimizer state offloaded to NVMe"),
     (r"zero", "DeepSpeed's own universal format, already converted"),
 )
@@ -40,11 +47,13 @@ class Grid:
     Attributes:
         optim: by model-parallel rank, then by data-parallel rank.
         layers: by number of the layer, then by tensor-parallel rank.
+        experts: by layer of experts, then by number of the expert.
     """
 
     folder: Path
     optim: tuple[tuple[str, ...], ...]
     layers: Mapping[int, Mapping[int, str]]
+    experts: Mapping[int, Mapping[int, str]]
 
     @property
     def data(self) -> int:
@@ -79,6 +88,7 @@ def read_grid(folder: Path) -> Grid:
     """
     found: dict[tuple[int, int], str] = {}
     layers: dict[int, dict[int, str]] = {}
+    experts: dict[int, dict[int, str]] = {}
     for each in sorted(folder.iterdir()):
         for pattern, words in _OTHERS:
             if re.fullmatch(pattern, each.name):
@@ -89,11 +99,18 @@ def read_grid(folder: Path) -> Grid:
             place = int(match[2]), int(match[1])
             if found.setdefault(place, each.name) != each.name:
                 raise InputInvalid(f"{folder.name}: two files are rank {place[1]}'s.")
+        elif match := _EXPERT.fullmatch(each.name):
+            of_layer = experts.setdefault(int(match[1]), {})
+            if int(match[3]) or of_layer.setdefault(int(match[2]), each.name) != each.name:
+                raise InputInvalid(
+                    f"{folder.name}: {each.name} belongs to DeepSpeed's mixture of experts with "
+                    "tensor parallelism, which is not supported."
+                )
         elif match := _LAYER.fullmatch(each.name):
             of_layer = layers.setdefault(int(match[1]), {})
             if of_layer.setdefault(int(match[2] or 0), each.name) != each.name:
                 raise InputInvalid(f"{folder.name}: two files are layer {int(match[1])}'s.")
-    return Grid(folder, _complete(folder, found), layers)
+    return Grid(folder, _complete(folder, found), layers, experts)
 
 
 def _complete(folder: Path, found: Mapping[tuple[int, int], str]) -> tuple[tuple[str, ...], ...]:

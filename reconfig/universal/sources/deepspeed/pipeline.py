@@ -133,7 +133,7 @@ def _read_layer(files: Files, file: str, layer: int, stages: Stages, found: Laye
     _refuse_unsaid_ties(files, file, {name: stages.masters[name][0] for name in trained}, frozen)
     if whole:
         files.allowance.made(2 * CONTAINER * len(whole), file)
-        found.indexes[layer] = _index(file, whole)
+        found.indexes[layer] = index_of(file, whole)
     return {f"{prefix}{key}" for key in value}
 
 
@@ -224,7 +224,8 @@ def _refuse_unsaid_ties(
                 )
 
 
-def _index(file: str, whole: Mapping[str, StoredTensor]) -> Index:
+def index_of(file: str, whole: Mapping[str, StoredTensor]) -> Index:
+    """An index of tensors that one file holds whole."""
     entries = [
         TensorEntry(name=name, state=PARAM, dtype=tensor.dtype, shape=tensor.shape)
         for name, tensor in whole.items()

@@ -151,7 +151,7 @@ def _blocks(info: Mapping[Any, Any], where: str, allowance: Allowance) -> list[A
         dim = block.get("partition_dim")
         for pattern in _list(block.get("patterns"), where, allowance):
             by_block = widths_of.get(pattern) if type(pattern) is str else None
-            if by_block is None or not _is_size(dim) or dim >= MAX_DIMS:
+            if by_block is None or type(dim) is not int or not 0 <= dim < MAX_DIMS:
                 raise InputInvalid(
                     f"{where}: {INFO} tells no {_WIDTHS} of {brief(pattern)}, so its blocks cannot "
                     'be joined. Declare a [[rule]] of kind "sub_blocks".'

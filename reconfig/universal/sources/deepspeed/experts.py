@@ -1,0 +1,245 @@
+"""Reads DeepSpeed's mixtures of experts (deepspeed.moe), ZeRO-1 and 2.
+
+Each expert-parallel rank calls its experts 0, 1, ...; so do `param_shapes` and the optimizer files.
+The experts' own files `layer_<N>_expert_<E>_mp_rank_00_model_states.pt` have numbers that are
+unique. Which data-parallel ranks hold which experts depends on a setting that no file tells:
+
+    experts before data   rank r is expert-parallel rank r % E
+    data before experts   rank r is expert-parallel rank r // (ranks / E)
+
+Invariant: the order of ranks is the one in which every expert's own file is the cast of its master;
+if none or both are, the checkpoint is refused.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wattmesh.errors import CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.universal.archives.rebuild import brief
+from wattmesh.reconfig.universal.archives.tensors import StoredTensor
+from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.index.names import is_name
+from wattmesh.reconfig.universal.sources.deepspeed.decode import Buffers, place_parameters, read
+from wattmesh.reconfig.universal.sources.deepspeed.working import (
+    SAMPLE,
+    Master,
+    is_cast_of_any,
+    masters,
+)
+from wattmesh.reconfig.universal.sources.deepspeed.zero import Shapes
+from wattmesh.reconfig.universal.sources.deepspeed.zero_index import Optimizer
+
+_NAME = re.compile(r"((?:.*\.)?deepspeed_moe\.experts\.deepspeed_experts\.)(\d{1,9})(\..+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """All experts, with numbers that are unique.
+
+    Attributes:
+        optimizers: by group, then expert-parallel rank.
+        degrees: expert-parallel ranks, by group.
+        files: the experts' own files.
+        whole: by file: buffers and frozen parameters of experts.
+        values: what is no tensor in them.
+    """
+
+    optimizers: Sequence[Optimizer]
+    degrees: Sequence[int]
+    files: Sequence[str]
+    whole: Mapping[str, Mapping[str, StoredTensor]]
+    values: Mapping[str, Any]
+
+
+def dense(buffers: Buffers, groups: Sequence[Shapes]) -> tuple[Buffers, list[Shapes]]:
+    """The buffers and shapes of all groups but the experts'."""
+    rest = [at for at in range(len(groups)) if at not in set(buffers.experts)]
+    return _chosen(buffers, rest, range(len(buffers.files))), [groups[at] for at in rest]
+
+
+def read_experts(
+    files: Files,
+    names: Mapping[int, Mapping[int, str]],
+    buffers: Buffers,
+    groups: Sequence[Shapes],
+    stage: int,
+) -> Experts:
+    """Read all groups of experts.
+
+    Args:
+        files: of the checkpoint.
+        names: the experts' own files, by layer of experts, then number.
+        buffers: of all ranks and groups.
+        groups: shapes of the parameters, by group.
+        stage: of ZeRO.
+
+    Raises:
+        InputInvalid: no order of ranks fits, or several do.
+        CheckpointDamaged: an expert's file is missing.
+    """
+    copies = _read_copies(files, names)
+    optimizers: list[Optimizer] = []
+    degrees: list[int] = []
+    for group in buffers.experts:
+        found = list(_fitting(files, copies, buffers, (group, groups[group]), stage))
+        if not found:
+            raise InputInvalid(
+                f"{files.folder.name}: the experts' own files are not the casts of what the "
+                "optimizer files hold, in no order of ranks; they are not of one step."
+            )
+        if len(found) > 1:
+            raise InputInvalid(
+                f"{files.folder.name}: all experts have the same values, so nothing tells which "
+                "ranks hold which of them; train a step."
+            )
+        optimizers += found[0]
+        degrees.append(len(found[0]))
+    trained = masters(optimizers)
+    whole: dict[str, dict[str, StoredTensor]] = {}
+    plain: dict[str, Any] = {}
+    for name, (file, value) in copies.items():
+        if type(value) is not StoredTensor:
+            plain[f"module.{name}"] = value
+        elif name not in trained:
+            whole.setdefault(file, {})[name] = value
+    listed = [name for of_layer in names.values() for name in of_layer.values()]
+    return Experts(optimizers, degrees, listed, whole, plain)
+
+
+def _read_copies(
+    files: Files, names: Mapping[int, Mapping[int, str]]
+) -> dict[str, tuple[str, Any]]:
+    """(file, value) of everything in the experts' own files, by name."""
+    found: dict[str, tuple[str, Any]] = {}
+    for layer, experts in sorted(names.items()):
+        for number in range(max(experts) + 1):
+            if number not in experts:
+                raise CheckpointDamaged(
+                    f"{files.folder.name}: layer_{layer}_expert_{number}_mp_rank_00_model_states.pt "
+                    "is missing; later experts are there."
+                )
+        for number, file in sorted(experts.items()):
+            for name, value in read(files, file).items():
+                match = _NAME.fullmatch(name) if is_name(name) else None
+                if match is None or int(match[2]) != number or name in found:
+                    raise InputInvalid(f"{file}: it holds {brief(name)}, which is not expert "
+                                       f"{number}'s of one layer.")  # fmt: skip
+                found[name] = file, value
+    return found
+
+
+def _fitting(
+    files: Files,
+    copies: Mapping[str, tuple[str, Any]],
+    buffers: Buffers,
+    of_group: tuple[int, Shapes],
+    stage: int,
+) -> Iterator[list[Optimizer]]:
+    """The optimizers by expert-parallel rank, for each order of ranks that the copies prove."""
+    group, shapes = of_group
+    count = buffers.counts[group]
+    degree = len(buffers.files) // count
+    orders: list[Callable[[int], int]] = [lambda rank: rank % degree, lambda rank: rank // count]
+    if degree == 1 or count == 1:
+        del orders[1:]
+    found = []
+    refused: InputInvalid | None = None
+    for order in orders:
+        ranks = [[r for r in range(len(buffers.files)) if order(r) == e] for e in range(degree)]
+        try:
+            found.append([
+                _optimizer(files, buffers, (group, shapes), stage, (rank, ranks[rank]))
+                for rank in range(degree)
+            ])  # fmt: skip
+        except InputInvalid as error:
+            refused = refused or error
+    if refused is not None and not found:
+        raise refused
+    good = [each for each in found if _is_proven(files, copies, masters(each), SAMPLE)]
+    if len(good) > 1:
+        good = [each for each in good if _is_proven(files, copies, masters(each), None)]
+    yield from good
+
+
+def _optimizer(
+    files: Files,
+    buffers: Buffers,
+    of_group: tuple[int, Shapes],
+    stage: int,
+    of_rank: tuple[int, Sequence[int]],
+) -> Optimizer:
+    """One expert-parallel rank's optimizer, under unique names."""
+    (group, shapes), (rank, ranks) = of_group, of_rank
+    local: dict[str, set[int]] = {}
+    for name in shapes:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise InputInvalid(f"{name}: it is in a group of experts, but is none.")
+        local.setdefault(match[1], set()).add(int(match[2]))
+    for prefix, numbers in local.items():
+        if numbers != set(range(len(numbers))):
+            raise InputInvalid(f"{prefix}: its experts {brief(sorted(numbers))} are not all.")
+
+    def unique(name: Any) -> Any:
+        match = _NAME.fullmatch(name) if is_name(name) else None
+        if match is None or match[1] not in local:
+            return name
+        return f"{match[1]}{rank * len(local[match[1]]) + int(match[2])}{match[3]}"
+
+    files.allowance.made(2 * len(shapes), files.folder.name)
+    mine = _chosen(buffers, [group], ranks)
+    mappings = []
+    for of_rank_groups in mine.mappings:
+        renamed = [
+            {unique(name): address for name, address in each.items()}
+            if type(each) is dict else each
+            for each in of_rank_groups
+        ]  # fmt: skip
+        files.allowance.made(sum(len(e) for e in renamed if type(e) is dict), files.folder.name)
+        mappings.append(renamed)
+    mine = replace(mine, mappings=mappings)
+    named = {unique(name): shape for name, shape in shapes.items()}
+    return place_parameters(mine, [named], stage, files.allowance)
+
+
+def _chosen(buffers: Buffers, groups: Sequence[int], ranks: Sequence[int]) -> Buffers:
+    """The buffers of some groups and ranks."""
+    for rank in ranks:
+        of_rank = buffers.mappings[rank]
+        if type(of_rank) is not list or len(of_rank) != len(buffers.settings):
+            raise InputInvalid(
+                f"{buffers.files[rank]}: param_slice_mappings does not list its groups."
+            )
+    return Buffers(
+        files=tuple(buffers.files[rank] for rank in ranks),
+        flats=[[buffers.flats[rank][group] for group in groups] for rank in ranks],
+        mappings=[[buffers.mappings[rank][group] for group in groups] for rank in ranks],
+        settings=[buffers.settings[group] for group in groups],
+        counts=[buffers.counts[group] for group in groups],
+    )
+
+
+def _is_proven(
+    files: Files,
+    copies: Mapping[str, tuple[str, Any]],
+    found: Mapping[str, Sequence[Master]],
+    most: int | None,
+) -> bool:
+    """Whether all copies are the casts of their masters.
+
+    Raises:
+        CheckpointDamaged: an expert has no copy.
+    """
+    for name, several in found.items():
+        files.allowance.look(name)
+        if name not in copies:
+            raise CheckpointDamaged(
+                f"{files.folder.name}: no layer_*_expert_*_model_states.pt holds {name}; an "
+                "expert's file is missing."
+            )
+        file, copy = copies[name]
+        if type(copy) is not StoredTensor or not is_cast_of_any(files, several, (file, copy), most):
+            return False
+    return True
