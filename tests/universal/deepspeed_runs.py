@@ -52,11 +52,13 @@ RUNS = (
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """One training run with model parallelism, ZeRO-1.
+    """One training run with model or expert parallelism.
 
     Attributes:
         stages: of a pipeline module; 0 for a model that is none.
         tensor, data: degrees.
+        experts: expert-parallel ranks among the data-parallel ones; 0 for no experts.
+        data_first: neighbours are data-parallel replicas of the same experts.
         auto: DeepSpeed splits the layers (AutoTP); else the model does.
         told: the script tells how its ranks hold parameters.
         apart: stages share a layer with a bias, which DeepSpeed does not keep equal.
@@ -71,19 +73,23 @@ class Parallel:
     auto: bool = False
     apart: bool = False
     told: bool = False
+    experts: int = 0
+    data_first: bool = False
+    zero: int = 1
 
     @property
     def model(self) -> int:
-        """Model-parallel ranks."""
-        return max(1, self.stages) * self.tensor
+        """Model-parallel ranks, or expert-parallel ones."""
+        return self.experts or max(1, self.stages) * self.tensor
 
     @property
     def described(self) -> str:
         """What a reader calls it."""
-        kind = "bf16 optimizer" if self.separate else "ZeRO-1"
+        kind = "bf16 optimizer" if self.separate else f"ZeRO-{self.zero}"
+        experts = f", expert parallelism {self.experts}" if self.experts else ""
         stages = f", {self.stages} pipeline stages" if self.stages else ""
         tensor = f", tensor parallelism {self.tensor}" if self.tensor > 1 else ""
-        return f"DeepSpeed {kind}, {self.data} ranks{stages}{tensor}"
+        return f"DeepSpeed {kind}, {self.data} ranks{stages}{tensor}{experts}"
 
 
 PARALLEL = (
@@ -94,6 +100,8 @@ PARALLEL = (
     Parallel("pipe-tensor", stages=2, tensor=2),
     Parallel("split", tensor=2, data=2, told=True),
     Parallel("auto", tensor=2, data=2, auto=True),
+    Parallel("experts", data=4, experts=2, zero=2),
+    Parallel("experts-bf16", data=4, experts=2, data_first=True, bf16=True),
 )
 
 

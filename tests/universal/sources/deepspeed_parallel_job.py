@@ -7,6 +7,7 @@ FOLDER/<run>-<model-parallel rank>.safetensors.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -16,11 +17,14 @@ from typing import Any
 import deepspeed
 import deepspeed.runtime.pipe.engine
 import torch
+from deepspeed.moe.layer import MoE
+from deepspeed.moe.utils import is_moe_param, split_params_into_different_moe_groups_for_optimizer
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.pipe.topology import (
     PipelineParallelGrid,
     PipeModelDataParallelTopology,
 )
+from deepspeed.utils import groups
 from safetensors.torch import save_file
 from torch import nn
 
@@ -186,6 +190,44 @@ class Net(nn.Module):
         return out
 
 
+class Expert(nn.Module):
+    """An expert with a buffer and a frozen parameter."""
+
+    def __init__(self) -> None:
+        """Draw it."""
+        super().__init__()
+        self.up = nn.Linear(WIDTH, 5)
+        self.down = nn.Linear(5, WIDTH, bias=False)
+        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
+        self.register_buffer("seen", torch.arange(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Two layers."""
+        out: torch.Tensor = self.down(torch.tanh(self.up(x)))
+        return out
+
+
+class Mixtures(nn.Module):
+    """Two mixtures of four experts; their outputs' auxiliary losses are left out."""
+
+    def __init__(self, degree: int) -> None:
+        """Draw it."""
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        layers = (MoE(WIDTH, Expert(), 4, degree, min_capacity=0, use_rts=False) for _ in "12")
+        self.layers = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.register_buffer("seen", torch.arange(3.0))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits of the next token."""
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = x + layer(x)[0]
+        out: torch.Tensor = self.norm(x) @ self.embed.weight.T
+        return out
+
+
 AUTO = {
     "autotp_size": 2,
     "partition_config": {
@@ -217,16 +259,19 @@ TOLD = {
 def engine_of(run: Parallel) -> Any:
     """A DeepSpeed engine of a run."""
     grid = None
-    if not run.auto:
+    if not run.auto and not run.experts:
         topology = PipeModelDataParallelTopology(max(1, run.stages), run.tensor, run.data)
         grid = PipelineParallelGrid(topology)
         Split.GROUP = grid.get_slice_parallel_group() if run.tensor > 1 else None
     torch.manual_seed(3)
     net = pipeline(topology, apart=run.apart) if run.stages else Net(auto=run.auto)
+    if run.experts:
+        net = Mixtures(run.experts)
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 2 if run.stages else 1,
-        "zero_optimization": {"stage": 1},
+        "zero_optimization": {"stage": run.zero},
+        "use_data_before_expert_parallelism": run.data_first,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "optimizer": {"type": "AdamW", "params": {"lr": 0.02, "torch_adam": True}},
@@ -237,8 +282,12 @@ def engine_of(run: Parallel) -> Any:
         config["data_types"] = {"grad_accum_dtype": "fp32"}
     if run.auto:
         config["tensor_parallel"] = AUTO
-    mpu = None if run.stages or run.auto else grid
-    trained = [each for each in net.parameters() if each.requires_grad]
+    mpu = None if run.stages else grid
+    trained: Any = [each for each in net.parameters() if each.requires_grad]
+    if run.experts:
+        trained = split_params_into_different_moe_groups_for_optimizer(
+            {"params": trained, "name": "all"}
+        )
     engine, *_ = deepspeed.initialize(model=net, model_parameters=trained, config=config, mpu=mpu)
     return engine
 
@@ -274,7 +323,19 @@ def whole(parameter: Any, slot: str | None, group: Any) -> torch.Tensor:
     return torch.cat([each for _, each in ordered]).reshape(parameter.shape)
 
 
-def gathered(engine: Any) -> dict[str, torch.Tensor]:
+def unique(name: str, run: Parallel) -> str:
+    """A name with the number of its expert among all; ranks count theirs from 0."""
+    if not run.experts:
+        return name
+    rank = groups._get_expert_parallel_rank(f"ep_size_{run.experts}")
+
+    def renumbered(found: re.Match[str]) -> str:
+        return f"deepspeed_experts.{int(found[1]) + rank * 4 // run.experts}."
+
+    return re.sub(r"deepspeed_experts\.(\d+)\.", renumbered, name)
+
+
+def gathered(engine: Any, run: Parallel) -> dict[str, torch.Tensor]:
     """Every tensor of this model-parallel rank, whole over the data-parallel ones."""
     found: dict[str, torch.Tensor] = {}
     optimizer = engine.optimizer
@@ -282,22 +343,30 @@ def gathered(engine: Any) -> dict[str, torch.Tensor]:
         optimizer._hp_optimizer_states_linked = False
         optimizer._lazy_init_hp_params_optimizer_state()
     base = optimizer.optimizer.state
-    for name, parameter in engine.module.named_parameters():
+    for local, parameter in engine.module.named_parameters():
+        name, group = unique(local, run), optimizer.dp_process_group
         if parameter.requires_grad:
+            if is_moe_param(parameter):
+                group = groups._get_expert_data_parallel_group(parameter.group_name)
             for slot in (None, "exp_avg", "exp_avg_sq"):
-                full = whole(parameter, slot, optimizer.dp_process_group)
+                full = whole(parameter, slot, group)
                 found[f"{name}|{slot or 'param'}"] = full
             found[f"{name}|step"] = next(iter(base.values()))["step"]
         else:
             found[f"{name}|param"] = parameter
     for name, buffer in engine.module.named_buffers():
-        found[f"{name}|param"] = buffer
+        found[f"{unique(name, run)}|param"] = buffer
     return {key: value.detach().clone().contiguous() for key, value in found.items()}
+
+
+def world_of(run: Parallel) -> int:
+    """All ranks."""
+    return run.data if run.experts else run.model * run.data
 
 
 def rank_of(rank: int, run: Parallel, folder: Path) -> None:
     """Be one rank."""
-    world = run.model * run.data
+    world = world_of(run)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
     deepspeed.init_distributed(
         "gloo",
@@ -313,8 +382,14 @@ def rank_of(rank: int, run: Parallel, folder: Path) -> None:
     if run.told:
         client["universal_checkpoint_info"] = TOLD
     engine.save_checkpoint(folder / run.name, tag="step2", client_state=client)
-    held = gathered(engine)
-    if torch.distributed.get_rank(engine.optimizer.dp_process_group) == 0:
+    held = gathered(engine, run)
+    data = torch.distributed.get_rank(engine.optimizer.dp_process_group)
+    if run.experts:
+        name = f"ep_size_{run.experts}"
+        if groups._get_expert_data_parallel_rank(name) == 0:
+            mine = groups._get_expert_parallel_rank(name)
+            save_file(held, folder / f"{run.name}-{mine}.safetensors")
+    elif data == 0:
         model = engine.mpu.get_model_parallel_rank()
         save_file(held, folder / f"{run.name}-{model}.safetensors")
     torch.distributed.barrier()
@@ -326,10 +401,7 @@ def main() -> int:
     runs = [run for run in PARALLEL if not wanted or run.name in wanted]
     folder = Path(sys.argv[1])
     return run_all(
-        [
-            [partial(rank_of, rank, run, folder) for rank in range(run.model * run.data)]
-            for run in runs
-        ]
+        [[partial(rank_of, rank, run, folder) for rank in range(world_of(run))] for run in runs]
     )
 
 

@@ -117,8 +117,8 @@ def _read_copies(
         for number in range(max(experts) + 1):
             if number not in experts:
                 raise CheckpointDamaged(
-                    f"{files.folder.name}: layer_{layer}_expert_{number}_mp_rank_00_model_states.pt "
-                    "is missing; later experts are there."
+                    f"{files.folder.name}: layer_{layer}_expert_{number}_mp_rank_00_model_states"
+                    ".pt is missing; later experts are there."
                 )
         for number, file in sorted(experts.items()):
             for name, value in read(files, file).items():

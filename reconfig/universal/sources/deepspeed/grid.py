@@ -23,7 +23,7 @@ from wattmesh.reconfig.universal.archives.rebuild import brief
 
 OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d{1,9})_mp_rank_(\d{1,9})_optim_states\.pt")
 _EXPERT = re.compile(r"layer_(\d{1,9})_expert_(\d{1,9})_mp_rank_(\d{1,9})_model_states\.pt")
-_LAYER = re.compile(r"layer_(\d{1,9})(?:-model_(\d{1,9}))?-model_states\.pt")
+_LAYER = re.compile(r"layer_(\d{1,5})(?:-model_(\d{1,9}))?-model_states\.pt")
 
 # Files of other layouts, and the names of those.
 _OTHERS = (
@@ -33,7 +33,7 @@ _OTHERS = (
     ),
     (
         r"(expp_rank|expert)_.*\.pt",
-        "DeepSpeed's mixture of experts without ZeRO, or an old form of it",
+        "DeepSpeed's mixture of experts without ZeRO",
     ),
     (r"offloaded_tensors", "optimizer state offloaded to NVMe"),
     (r"zero", "DeepSpeed's own universal format, already converted"),
