@@ -1,4 +1,4 @@
-"""DeepSpeed's pipeline modules and tensor parallelism, read bit for bit or refused."""
+"""DeepSpeed's pipeline modules, tensor and expert parallelism, read bit for bit or refused."""
 
 import re
 import shutil
@@ -38,6 +38,9 @@ SLICED = {"inner": 0, "shift": 0, "back": 1, "up.weight": 0, "up.bias": 0, "fuse
 
 FUSED = [*range(6), *range(12, 18), 6, 7, 18, 19, *range(8, 12), *range(20, 24)]
 """Rows of the fused blocks 12, 4 and 8 in two slices one after the other."""
+
+
+EXPERTS = "layers.0.deepspeed_moe.experts.deepspeed_experts"
 
 
 def rules(*pairs: tuple[str, Rule]) -> Declared:
@@ -93,11 +96,13 @@ def test_every_tensor_is_what_the_ranks_held(parallel_runs: Trained, run: Parall
 
 
 @pytest.mark.parametrize("how", list(SPOILT))
-@pytest.mark.parametrize("name", ["pipe", "auto"])
+@pytest.mark.parametrize("name", ["pipe", "auto", "experts"])
 def test_differences_are_seen(parallel_runs: Trained, name: str, how: str) -> None:
     """Negative controls: the comparison names exactly the tensor that was spoilt."""
     run = RUN[name]
-    weight = "tied_modules.embed.weight" if run.stages else "fused.weight"
+    weight = {
+        "pipe": "tied_modules.embed.weight", "auto": "fused.weight", "experts": f"{EXPERTS}.2.up.weight"
+    }[name]  # fmt: skip
     keys = [(weight, "param"), (weight, "exp_avg")]
     differences_are_seen(opened(parallel_runs, run), truth(parallel_runs, run), keys, how)
 
@@ -175,6 +180,21 @@ def layer(number: int, tensor: int = 0) -> str:
 def optim(data: int, model: int) -> str:
     """An optimizer file."""
     return f"zero_pp_rank_{data}_mp_rank_{model:02d}_optim_states.pt"
+
+
+def expert(mixture: int, number: int) -> str:
+    """An expert's file."""
+    return f"layer_{mixture}_expert_{number}_mp_rank_00_model_states.pt"
+
+
+def made_equal(at: Path) -> None:
+    """All experts get the same values."""
+    for data in range(4):
+        spoil(at, optim(data, 0), lambda it: [
+            it["optimizer_state_dict"]["single_partition_of_fp32_groups"][1].zero_()
+        ])  # fmt: skip
+    for path in at.glob("layer_*_expert_*"):
+        spoil(at, path.name, lambda it: [each.zero_() for each in it.values()])
 
 
 def one_bit(content: Content, key: str) -> None:
@@ -256,6 +276,45 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         ),
         "different universal_checkpoint_info",
     ),
+    "experts swapped": (
+        "experts", lambda at: swap(at, expert(0, 0), expert(0, 1)), "not expert 0's"
+    ),
+    "what experts hold swapped": (
+        "experts",
+        lambda at: [
+            spoil(
+                at,
+                expert(0, number),
+                lambda it: it.update({key: value.flip(0) for key, value in it.items()}),
+            )
+            for number in (0, 1)
+        ],
+        "not the casts of what the optimizer files hold",
+    ),
+    "a bit in an expert": (
+        "experts",
+        lambda at: spoil(at, expert(1, 3), lambda it: one_bit(it, sorted(it)[0])),
+        "not the casts",
+    ),
+    "experts that are all alike": ("experts", made_equal, "train a step"),
+    "experts' ranks swapped": (
+        "experts", lambda at: swap(at, optim(0, 0), optim(1, 0)), "continue|not the casts"
+    ),
+    "experts' ranks swapped among replicas": (
+        "experts", lambda at: swap(at, optim(1, 0), optim(3, 0)), "continue|not the casts"
+    ),
+    "experts of AutoEP": (
+        "experts",
+        lambda at: spoil(
+            at, "mp_rank_00_model_states.pt", lambda it: it.update(ds_autoep_layers=[{}])
+        ),
+        "AutoEP, which is not supported",
+    ),
+    "experts of tensor-parallel ranks": (
+        "experts",
+        lambda at: (at / expert(0, 0)).rename(at / expert(0, 0).replace("rank_00", "rank_01")),
+        "mixture of experts with tensor parallelism",
+    ),
     "a copy that the info leaves out": (
         "split",
         lambda at: [
@@ -288,7 +347,7 @@ UNNAMED = {layer(number): number for number in (0, 2, 6, 8)}
 """Layers of which DeepSpeed names nothing by number: shared ones, and one that is only frozen."""
 
 
-@pytest.mark.parametrize("name", ["pipe", "pipe-tensor", "auto"])
+@pytest.mark.parametrize("name", ["pipe", "pipe-tensor", "auto", "experts"])
 def test_lost_files_are_named(parallel_runs: Trained, tmp_path: Path, name: str) -> None:
     """A lost file is refused by its name, or told where DeepSpeed does not name its layer."""
     folder = copied(parallel_runs, name, tmp_path / "it")
@@ -304,7 +363,7 @@ def test_lost_files_are_named(parallel_runs: Trained, tmp_path: Path, name: str)
             with pytest.raises(CheckpointDamaged):
                 open_deepspeed(folder, DECLARED.get(name, NOTHING))
         (tmp_path / file).rename(folder / file)
-    for path in [*folder.glob("*mp_rank_01*"), *folder.glob("layer_*")]:
+    for path in [*folder.glob("zero_*mp_rank_01*"), *folder.glob("layer_*")]:
         path.unlink()
     with pytest.raises(CheckpointDamaged):
         open_deepspeed(folder, NOTHING)
@@ -325,7 +384,7 @@ def test_a_tie_of_a_later_stage_is_declared(parallel_runs: Trained, tmp_path: Pa
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_files(parallel_runs: Trained, tmp_path: Path, data: st.DataObject) -> None:
     """A flipped or missing byte is refused, or changes nothing but the bytes of a tensor."""
-    name = data.draw(st.sampled_from(["pipe", "pipe-tensor", "auto"]))
+    name = data.draw(st.sampled_from(["pipe", "pipe-tensor", "auto", "experts"]))
     declared = DECLARED.get(name, NOTHING)
     whole = parallel_runs.folder / name / "step2"
     expected = open_deepspeed(whole, declared)
