@@ -99,7 +99,7 @@ PARALLEL = (
     Parallel("pipe-apart", stages=2, apart=True),
     Parallel("pipe-tensor", stages=2, tensor=2),
     Parallel("split", tensor=2, data=2, told=True),
-    Parallel("auto", tensor=2, data=2, auto=True),
+    Parallel("auto", tensor=2, data=2, auto=True, zero=2),
     Parallel("experts", data=4, experts=2, zero=2),
     Parallel("experts-bf16", data=4, experts=2, data_first=True, bf16=True),
 )

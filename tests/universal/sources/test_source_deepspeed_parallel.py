@@ -26,6 +26,7 @@ from wattmesh.reconfig.universal.index.declared import Declared, Rename
 from wattmesh.reconfig.universal.index.rules import Replicate, Rule, Shard
 from wattmesh.reconfig.universal.sources.deepspeed.deepspeed import open_deepspeed
 from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import read_info
+from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.sources.source import Source
 
 NOTHING = Declared()
@@ -101,7 +102,8 @@ def test_differences_are_seen(parallel_runs: Trained, name: str, how: str) -> No
     """Negative controls: the comparison names exactly the tensor that was spoilt."""
     run = RUN[name]
     weight = {
-        "pipe": "tied_modules.embed.weight", "auto": "fused.weight", "experts": f"{EXPERTS}.2.up.weight"
+        "pipe": "tied_modules.embed.weight", "auto": "fused.weight",
+        "experts": f"{EXPERTS}.2.up.weight"
     }[name]  # fmt: skip
     keys = [(weight, "param"), (weight, "exp_avg")]
     differences_are_seen(opened(parallel_runs, run), truth(parallel_runs, run), keys, how)
@@ -191,7 +193,7 @@ def made_equal(at: Path) -> None:
     """All experts get the same values."""
     for data in range(4):
         spoil(at, optim(data, 0), lambda it: [
-            it["optimizer_state_dict"]["single_partition_of_fp32_groups"][1].zero_()
+            it["optimizer_state_dict"]["single_partition_of_fp32_groups"][1].data.zero_()
         ])  # fmt: skip
     for path in at.glob("layer_*_expert_*"):
         spoil(at, path.name, lambda it: [each.zero_() for each in it.values()])
@@ -378,6 +380,11 @@ def test_a_tie_of_a_later_stage_is_declared(parallel_runs: Trained, tmp_path: Pa
     held = truth(parallel_runs, RUN["pipe"])
     assert differing(source.index, folder, held) == []
     assert source.index.tied == {"1.two.weight": "1.one.weight"}
+    renames = (Rename(re.compile(r"^1\."), "first."),)
+    ties = {"first.two.weight": "first.one.weight"}
+    assert open_deepspeed(folder, Declared(renames=renames, tied=ties)).index.tied == ties
+    with pytest.raises(InputInvalid, match=r"1.two.weight is tied to 5.weight, but differs"):
+        open_deepspeed(folder, Declared(tied={"1.two.weight": "5.weight"}))
 
 
 @given(data=st.data())
@@ -409,16 +416,66 @@ def paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at, *(path for key, each in pairs for path in paths(each, (*at, key)))]
 
 
+def info_of(trained: Trained) -> dict[str, Any]:
+    """What AutoTP says of its own run, as a model file would hold it."""
+    file = trained.folder / "auto" / "step2" / "mp_rank_00_model_states.pt"
+    key = "universal_checkpoint_info"
+    return {key: torch.load(file, weights_only=False)[key]}
+
+
+MISPLACED: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "blocks in another order": lambda it: it["ranks"][0]["pieces"][0].update(source=[36, [6, 1]]),
+    "a piece that is lost": lambda it: it["ranks"][1]["pieces"].pop(),
+    "columns for rows": lambda it: it["ranks"][0]["pieces"][0].update(dest=[0, [1, 6]]),
+    "a piece elsewhere in its part": lambda it: it["ranks"][0]["pieces"][1].update(
+        dest=[30, [6, 1]]
+    ),
+}
+
+
+@pytest.mark.parametrize("how", list(MISPLACED))
+def test_a_map_that_says_otherwise_is_refused(parallel_runs: Trained, how: str) -> None:
+    """AutoTP's lists and its maps must say the same of every element."""
+    parts = [(12, 6), (12, 6)]
+    for change, fits in ((lambda it: None, True), (MISPLACED[how], False)):
+        model = info_of(parallel_runs)
+        change(model["universal_checkpoint_info"]["affine_map"]["params"][r"^fused\.weight$"])
+        info = read_info(model, "it", Allowance())
+        assert info is not None
+        rule = info.rule("fused.weight").rule
+        if fits:
+            info.check("fused.weight", rule, (24, 6), parts)
+        else:
+            with pytest.raises(InputInvalid, match="other places"):
+                info.check("fused.weight", rule, (24, 6), parts)
+
+
+def test_a_bias_that_autotp_divided_is_refused(parallel_runs: Trained) -> None:
+    """It is held multiplied by a number, so its bits are not the parameter's."""
+    model = info_of(parallel_runs)
+    maps = model["universal_checkpoint_info"]["affine_map"]["params"]
+    maps[r"^norm\.bias$"]["ranks"][0]["pieces"][0]["scale"] = 0.5
+    with pytest.raises(InputInvalid, match=r"multiplied by 0.5"):
+        read_info(model, "it", Allowance())
+
+
+def test_without_zero_is_refused(parallel_runs: Trained, tmp_path: Path) -> None:
+    """DeepSpeed's optimizer without ZeRO knows parameters by number only."""
+    folder = copied(parallel_runs, "pipe", tmp_path / "it")
+    for path in folder.glob("zero_*"):
+        path.unlink()
+    with pytest.raises(InputInvalid, match="without ZeRO"):
+        open_source(folder)
+    (tmp_path / "latest").write_text("it")
+    with pytest.raises(InputInvalid, match="without ZeRO"):
+        open_source(tmp_path)
+
+
 @given(data=st.data())
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_strange_info(parallel_runs: Trained, data: st.DataObject) -> None:
     """Any value in the place of any other in DeepSpeed's info is refused or read, and never run."""
-    file = parallel_runs.folder / "auto" / "step2" / "mp_rank_00_model_states.pt"
-    model = {
-        "universal_checkpoint_info": torch.load(file, weights_only=False)[
-            "universal_checkpoint_info"
-        ]
-    }
+    model = info_of(parallel_runs)
     path = data.draw(st.sampled_from([each for each in paths(model) if each]))
     holder: Any = model
     for key in path[:-1]:
@@ -427,7 +484,8 @@ def test_strange_info(parallel_runs: Trained, data: st.DataObject) -> None:
     try:
         info = read_info(model, "it", Allowance())
         if info is not None:
-            info.rule("up.weight" * 100)
+            said = info.rule("fused.weight")
+            info.check("fused.weight", said.rule, (24, 6), [(12, 6), (12, 6)])
     except InputInvalid:
         pass
 

@@ -21,7 +21,7 @@ from wattmesh.reconfig.universal.index.cover import prove
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.index import Index
 from wattmesh.reconfig.universal.index.names import is_name
-from wattmesh.reconfig.universal.index.rules import Replicate
+from wattmesh.reconfig.universal.index.rules import Replicate, Rule
 from wattmesh.reconfig.universal.sources.deepspeed.decode import (
     Buffers,
     as_dict,
@@ -269,8 +269,8 @@ class _Opening:
         buffers = {name for rank in ranks for name in _buffers(rank)}
         # Only the first rank of all says it; layers are the same on all tensor-parallel ones.
         said = as_dict(self.ranks[0].models[0].get("shared_params") or {}, where)
-        ties = {alias: name for alias, name in self.declared.tied.items()} | said
-        stages = Stages(masters([each.optimizer for each in ranks]), frozenset(buffers), ties)
+        trained = masters([each.optimizer for each in ranks])
+        stages = Stages(trained, frozenset(buffers), said, self.declared)
         found = read_layers(self.files, names, stages)
         self.names += found.files
         self.left_out += found.left_out if tensor == 0 else []
@@ -319,10 +319,10 @@ class _Layout:
         # AutoTP splits no buffers.
         return Said(Replicate()) if name in self.buffers else self.info.rule(name)
 
-    def check(self, name: str, logical: Shape, stored: Sequence[Shape]) -> None:
+    def check(self, name: str, rule: Rule, logical: Shape, stored: Sequence[Shape]) -> None:
         """See `join.Layout`."""
         if self.info is not None:
-            self.info.check_shapes(name, logical, stored)
+            self.info.check(name, rule, logical, stored)
 
 
 def _buffers(rank: _Rank) -> list[str]:

@@ -55,7 +55,8 @@ class Experts:
 
 def dense(buffers: Buffers, groups: Sequence[Shapes]) -> tuple[Buffers, list[Shapes]]:
     """The buffers and shapes of all groups but the experts'."""
-    rest = [at for at in range(len(groups)) if at not in set(buffers.experts)]
+    experts = set(buffers.experts)
+    rest = [at for at in range(len(groups)) if at not in experts]
     return _chosen(buffers, rest, range(len(buffers.files))), [groups[at] for at in rest]
 
 

@@ -79,6 +79,14 @@ def is_deepspeed(folder: Path) -> bool:
     return any(OPTIM.fullmatch(each.name) for each in folder.iterdir())
 
 
+def is_without_zero(folder: Path) -> bool:
+    """Tell whether the folder contains model files of DeepSpeed, and no rank's optimizer file."""
+    pattern = r"mp_rank_\d+_model_states\.pt"
+    return not is_deepspeed(folder) and any(
+        re.fullmatch(pattern, each.name) for each in folder.iterdir()
+    )
+
+
 def read_grid(folder: Path) -> Grid:
     """Sort a folder's files by rank.
 

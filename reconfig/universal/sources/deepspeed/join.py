@@ -61,8 +61,8 @@ class Layout(Protocol):
     def said(self, name: str, logical: str) -> Said | None:
         """The rule of a tensor by DeepSpeed's and its logical name; None if nothing says so."""
 
-    def check(self, name: str, logical: Shape, stored: Sequence[Shape]) -> None:
-        """Refuse shapes that the files contradict."""
+    def check(self, name: str, rule: Rule, logical: Shape, stored: Sequence[Shape]) -> None:
+        """Refuse a rule that the files contradict."""
 
 
 def join(
@@ -98,9 +98,10 @@ class _Joining:
         self.all = _stacked(parts)
         self.part_of = [part for part in parts for _ in part.index.entries]
         self.rules: dict[str, Rule] = {}
-        self.first: dict[Key, int] = {}
+        self.same: dict[Key, list[int]] = {}
         for row, entry in enumerate(self.all.entries):
-            self.first.setdefault(entry.key, row)
+            self.same.setdefault(entry.key, []).append(row)
+        self.first = {key: rows[0] for key, rows in self.same.items()}
 
     def result(self) -> tuple[Index, dict[str, dict[str, Any]]]:
         """See `join`."""
@@ -191,8 +192,7 @@ class _Joining:
 
     def _refuse_copies(self, name: str) -> None:
         """Refuse to stack what looks like copies, where nothing but a default says slices."""
-        row = self.first[name, PARAM]
-        rows = [at for at, entry in enumerate(self.all.entries) if entry.key == (name, PARAM)]
+        row, *rows = self.same[name, PARAM]
         if all(
             self.all.entries[row].shape == self.all.entries[at].shape
             and not ties.first_difference(self.files, self.all, row, at)
@@ -217,7 +217,7 @@ class _Joining:
         shape = placing.logical_shape(rule, stored)
         if self.tensor > 1 and state == PARAM:
             parts = [piece.shape for piece in pieces] * (self.tensor // len(kept))
-            self.layout.check(key[0], shape, parts)
+            self.layout.check(key[0], rule, shape, parts)
         entry = TensorEntry(name=name, state=state, dtype=first.dtype, shape=shape, rule=rule)
         if len(kept) == 1 and placing.is_identity(rule):
             return entry, None

@@ -19,6 +19,7 @@ from wattmesh.reconfig.universal.archives.rebuild import brief
 from wattmesh.reconfig.universal.archives.tensors import StoredTensor
 from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.index import PARAM, Index, Segment, TensorEntry, build
 from wattmesh.reconfig.universal.index.names import is_name
 from wattmesh.reconfig.universal.sources.deepspeed.decode import read
@@ -39,13 +40,23 @@ class Stages:
     Attributes:
         masters: of all stages' parameters, by name.
         buffers: names of all buffers.
-        tied: alias -> name within a layer, as DeepSpeed saves it of the first stage, and as
-            declared.
+        said: alias -> name within a layer, as DeepSpeed saves it of the first stage.
+        declared: may tie others, by logical names.
     """
 
     masters: Mapping[str, Sequence[Master]]
     buffers: frozenset[str]
-    tied: Mapping[str, str]
+    said: Mapping[str, str]
+    declared: Declared
+
+    def tied_to(self, alias: str) -> str | None:
+        """The name whose parameter a name is another one of; None where it is its own."""
+        if alias in self.said:
+            return self.said[alias]
+        logical = self.declared.tied.get(self.declared.name(alias))
+        if logical is None or alias in self.masters:
+            return None
+        return next((each for each in self.masters if self.declared.name(each) == logical), "")
 
 
 @dataclass(slots=True)
@@ -124,7 +135,7 @@ def _read_layer(files: Files, file: str, layer: int, stages: Stages, found: Laye
             found.values[f"module.{name}"] = tensor
         elif owners is not None:
             _check_copy(files, owners, name, (file, tensor))
-        elif name in stages.tied:
+        elif stages.tied_to(name) is not None:
             _check_alias(files, name, (file, tensor), stages)
         else:
             whole[name] = tensor
@@ -138,7 +149,7 @@ def _read_layer(files: Files, file: str, layer: int, stages: Stages, found: Laye
 
 
 def _known(name: str, stages: Stages) -> bool:
-    return name in stages.buffers or name in stages.tied or name in stages.masters
+    return name in stages.buffers or name in stages.said or name in stages.masters
 
 
 def _check_copy(
@@ -161,11 +172,11 @@ def _check_alias(
     files: Files, alias: str, working: tuple[str, StoredTensor], stages: Stages
 ) -> None:
     """Compare a second name of a parameter with its master, before it is dropped."""
-    name = stages.tied[alias]
+    name = stages.tied_to(alias) or ""
     owners = stages.masters.get(name)
     file, _ = working
     if owners is None:
-        raise InputInvalid(f"{file}: {alias} is tied to {name}, which no stage trains.")
+        raise InputInvalid(f"{file}: {alias} is tied to {brief(name)}, which no stage trains.")
     if not is_cast_of_any(files, owners, working):
         raise InputInvalid(f"{file}: {alias} is tied to {name}, but differs from it.")
 

@@ -2,7 +2,7 @@ r"""How tensor-parallel ranks hold a parameter, as DeepSpeed's `universal_checkp
 
 AutoTP writes this info itself, a training script may. It lists patterns of names: copies, slices
 along dim 1, fused blocks each sliced, rows of a vocabulary; what is in no list is sliced along
-dim 0. AutoTP's info also has a map of each parameter, whose shapes must be the same.
+dim 0. AutoTP's info also has a map of each parameter, in pieces, which must say the same.
 
 A pattern comes from the file, so it is not run as a regular expression: it is literal text, `.`,
 `\d`, and at most MAX_REPEATS of `\d+`, `.*` and `.+`.
@@ -10,6 +10,7 @@ A pattern comes from the file, so it is not run as a regular expression: it is l
 Invariant: a parameter of which the info says anything that is not understood is refused.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
 from wattmesh.reconfig.universal.archives.rebuild import brief
 from wattmesh.reconfig.universal.archives.tensors import LARGEST, MAX_DIMS
+from wattmesh.reconfig.universal.index.box import row_major
 from wattmesh.reconfig.universal.index.names import MAX_NAME
 from wattmesh.reconfig.universal.index.rules import Replicate, Rule, Shard, SubBlocks, VocabPad
 
@@ -49,6 +51,24 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A block of elements: where it lies in a rank's part and in the parameter, in elements."""
+
+    shape: tuple[int, ...]
+    part: tuple[int, tuple[int, ...]]
+    whole: tuple[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """AutoTP's map of a parameter: its shape, and by rank the part's shape and pieces."""
+
+    logical: tuple[int, ...]
+    shards: tuple[tuple[int, ...], ...]
+    pieces: tuple[tuple[Piece, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Info:
     """The decoded info.
 
@@ -56,14 +76,14 @@ class Info:
         lists: patterns by key.
         blocks: (pattern, dim, widths by tensor-parallel rank, then block).
         vocabulary: rows without padding.
-        shapes: of AutoTP's maps: pattern -> the parameter's own shape, and that of each rank.
+        maps: AutoTP's, by pattern.
         auto: AutoTP made it, so it speaks of all parameters.
     """
 
     lists: Mapping[str, tuple[re.Pattern[str], ...]]
     blocks: tuple[tuple[re.Pattern[str], int, tuple[tuple[int, ...], ...]], ...]
     vocabulary: int | None
-    shapes: Mapping[str, tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]
+    maps: Mapping[str, Map]
     auto: bool
 
     def rule(self, name: str) -> Said:
@@ -81,6 +101,8 @@ class Info:
                 f"{name}: {INFO} has it in {said}; that is no way to hold it that is supported. "
                 "Declare a [[rule]]."
             )
+        if self.auto and _literal(name) not in self.maps:
+            raise InputInvalid(f"{name}: {INFO} has no map of it. Declare a [[rule]].")
         if blocks:
             return Said(SubBlocks(dim=blocks[0][0], widths=blocks[0][1]))
         if _HALVES in kinds:
@@ -96,19 +118,25 @@ class Info:
             raise InputInvalid(f"{name}: {INFO} tells no original_vocab_size.")
         return Said(Shard(dim=1)) if _ROWS in kinds else Said(Shard(), by_default=not self.auto)
 
-    def check_shapes(
-        self, name: str, logical: Sequence[int], stored: Sequence[Sequence[int]]
+    def check(
+        self, name: str, rule: Rule, logical: Sequence[int], stored: Sequence[Sequence[int]]
     ) -> None:
         """Compare what a rule makes of a parameter with AutoTP's map of it, if there is one.
 
         Raises:
             InputInvalid: they differ.
         """
-        told = self.shapes.get(f"^{re.escape(name)}$")
-        if told is not None and told != (tuple(logical), tuple(map(tuple, stored))):
+        told = self.maps.get(_literal(name))
+        shapes = tuple(logical), tuple(map(tuple, stored))
+        if told is not None and (told.logical, told.shards) != shapes:
             raise InputInvalid(
-                f"{name}: {INFO} maps it to shape {told[0]} of parts {list(told[1])}, the files' "
-                f"parts {[tuple(each) for each in stored]} make {tuple(logical)}."
+                f"{name}: {INFO} maps it to shape {told.logical} of parts {list(told.shards)}, the "
+                f"files' parts {list(shapes[1])} make {shapes[0]}."
+            )
+        if told is not None and not _agrees(told, rule):
+            raise InputInvalid(
+                f"{name}: {INFO} maps its parts to other places than the rule {rule.kind} does; "
+                "that is not supported."
             )
 
 
@@ -138,7 +166,7 @@ def read_info(model: Mapping[str, Any], where: str, allowance: Allowance) -> Inf
         lists=lists,
         blocks=tuple(_blocks(info, where, allowance)),
         vocabulary=vocabulary,
-        shapes=_shapes(info, where, allowance),
+        maps=_maps(info, where, allowance),
         auto=_UNSUPPORTED in info and _MAPS in info,
     )
 
@@ -167,8 +195,7 @@ def _blocks(info: Mapping[Any, Any], where: str, allowance: Allowance) -> list[A
     return found
 
 
-def _shapes(info: Mapping[Any, Any], where: str, allowance: Allowance) -> dict[str, Any]:
-    """AutoTP's maps, of which only shapes are used; the lists say the rest."""
+def _maps(info: Mapping[Any, Any], where: str, allowance: Allowance) -> dict[str, Map]:
     maps = _dict(info.get(_MAPS) or {}, where)
     if not maps:
         return {}
@@ -178,22 +205,95 @@ def _shapes(info: Mapping[Any, Any], where: str, allowance: Allowance) -> dict[s
     for pattern, each in _dict(maps.get("params") or {}, where).items():
         one = _dict(each, where)
         ranks = _dict(one.get("ranks"), where)
-        if type(pattern) is not str or sorted(ranks, key=brief) != list(range(len(ranks))):
+        if type(pattern) is not str or set(ranks) != set(range(len(ranks))):
             raise InputInvalid(f"{where}: {_MAPS} of {brief(pattern)} lists no ranks.")
         allowance.made(CONTAINER * (1 + len(ranks)), where)
-        held = []
-        for rank in range(len(ranks)):
-            part = _dict(ranks[rank], where)
-            for piece in _list(part.get("pieces"), where, allowance):
-                if _dict(piece, where).get("scale", 1.0) != 1.0:
-                    raise InputInvalid(
-                        f"{where}: ranks hold {brief(pattern)} multiplied by "
-                        f"{brief(piece['scale'])}, as AutoTP does with the bias of a layer that is "
-                        "split by rows; that is not supported."
-                    )
-            held.append(_shape(part.get("shard_shape"), where, allowance))
-        found[pattern] = _shape(one.get("logical_shape"), where, allowance), tuple(held)
+        parts = [_dict(ranks[rank], where) for rank in range(len(ranks))]
+        found[pattern] = Map(
+            logical=_shape(one.get("logical_shape"), where, allowance),
+            shards=tuple(_shape(part.get("shard_shape"), where, allowance) for part in parts),
+            pieces=tuple(
+                tuple(
+                    _piece(piece, f"{where}: {pattern:.80}", allowance)
+                    for piece in _list(part.get("pieces"), where, allowance)
+                )
+                for part in parts
+            ),
+        )
     return found
+
+
+def _piece(value: Any, where: str, allowance: Allowance) -> Piece:
+    piece = _dict(value, where)
+    scale = piece.get("scale", 1.0)
+    if type(scale) not in (int, float) or scale != 1:
+        raise InputInvalid(
+            f"{where}: ranks hold it multiplied by {brief(scale)}, as AutoTP does with the bias of "
+            "a layer that is split by rows; that is not supported."
+        )
+    allowance.made(4 * CONTAINER, where)
+    places = []
+    for key in ("dest", "source"):
+        place = _list(piece.get(key), where, allowance)
+        if len(place) != 2 or not _is_size(place[0]):
+            raise InputInvalid(f"{where}: {_MAPS} holds a piece without its {key}.")
+        places.append((place[0], _shape(place[1], where, allowance)))
+    return Piece(_shape(piece.get("shape"), where, allowance), *places)
+
+
+def _agrees(told: Map, rule: Rule) -> bool:
+    """Whether a rule puts every piece of a map where the map does."""
+    dim = rule.dim
+    copies = type(rule) is Replicate or not told.logical
+    sizes = [0 if copies else shard[dim] for shard in told.shards]
+    runs = [] if copies else rule.runs(sum(sizes))
+    for rank, (shard, pieces) in enumerate(zip(told.shards, told.pieces, strict=True)):
+        if sum(math.prod(piece.shape) for piece in pieces) != math.prod(shard):
+            return False
+        for piece in pieces:
+            if not math.prod(piece.shape):
+                continue
+            part = _start(piece.part, piece.shape, shard)
+            whole = _start(piece.whole, piece.shape, told.logical)
+            if part is None or whole is None:
+                return False
+            if copies:
+                if part != whole:
+                    return False
+                continue
+            stored = sum(sizes[:rank]) + part[dim]
+            apart = [a - b for at, (a, b) in enumerate(zip(part, whole, strict=True)) if at != dim]
+            inside = any(
+                run.stored <= stored
+                and stored + piece.shape[dim] <= run.stored + run.length
+                and whole[dim] - run.logical == stored - run.stored
+                for run in runs
+            )
+            if any(apart) or not inside:
+                return False
+    return True
+
+
+def _start(
+    place: tuple[int, tuple[int, ...]], shape: tuple[int, ...], of: tuple[int, ...]
+) -> list[int] | None:
+    """First index of a box by its offset and strides in a tensor; None where it is no box of it."""
+    offset, strides = place
+    steps = row_major(of)
+    if not len(shape) == len(strides) == len(of):
+        return None
+    start = []
+    for size, stride, step, whole in zip(shape, strides, steps, of, strict=True):
+        at, offset = divmod(offset, step) if step else (0, offset)
+        if (size > 1 and stride != step) or at + size > whole:
+            return None
+        start.append(at)
+    return None if offset else start
+
+
+def _literal(name: str) -> str:
+    """AutoTP's pattern of one name."""
+    return f"^{re.escape(name)}$"
 
 
 def _shape(value: Any, where: str, allowance: Allowance) -> tuple[int, ...]:
