@@ -87,9 +87,9 @@ class Split(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """With its residual."""
-        seen = x if self.GROUP is None else _Copied.apply(x, self.GROUP)
+        seen = x if self.GROUP is None else _Copied.apply(x, self.GROUP)  # type: ignore[no-untyped-call]
         part = torch.tanh(seen @ self.inner.T + self.shift) @ self.back.T
-        total = part if self.GROUP is None else _Summed.apply(part, self.GROUP)
+        total = part if self.GROUP is None else _Summed.apply(part, self.GROUP)  # type: ignore[no-untyped-call]
         out: torch.Tensor = self.norm(x + total + self.bias)
         return out
 
@@ -136,7 +136,7 @@ class Frozen(nn.Module):
         return x * self.factor
 
 
-def logits(embedding: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def logits(embedding: nn.Embedding, x: torch.Tensor) -> torch.Tensor:
     """The head: the embedding again."""
     out: torch.Tensor = x @ embedding.weight.T
     return out

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -189,14 +189,10 @@ def expert(mixture: int, number: int) -> str:
     return f"layer_{mixture}_expert_{number}_mp_rank_00_model_states.pt"
 
 
-def made_equal(at: Path) -> None:
-    """All experts get the same values."""
-    for data in range(4):
-        spoil(at, optim(data, 0), lambda it: [
-            it["optimizer_state_dict"]["single_partition_of_fp32_groups"][1].data.zero_()
-        ])  # fmt: skip
-    for path in at.glob("layer_*_expert_*"):
-        spoil(at, path.name, lambda it: [each.zero_() for each in it.values()])
+def spoil_all(folder: Path, names: Sequence[str], change: Callable[[Content], Any]) -> None:
+    """Change what several files hold."""
+    for name in names:
+        spoil(folder, name, change)
 
 
 def one_bit(content: Content, key: str) -> None:
@@ -281,16 +277,13 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "experts swapped": (
         "experts", lambda at: swap(at, expert(0, 0), expert(0, 1)), "not expert 0's"
     ),
-    "what experts hold swapped": (
+    "what an expert holds in another order": (
         "experts",
-        lambda at: [
-            spoil(
-                at,
-                expert(0, number),
-                lambda it: it.update({key: value.flip(0) for key, value in it.items()}),
-            )
-            for number in (0, 1)
-        ],
+        lambda at: spoil_all(
+            at,
+            [expert(0, 0), expert(0, 1)],
+            lambda it: it.update({key: value.flip(0) for key, value in it.items()}),
+        ),
         "not the casts of what the optimizer files hold",
     ),
     "a bit in an expert": (
@@ -298,7 +291,6 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         lambda at: spoil(at, expert(1, 3), lambda it: one_bit(it, sorted(it)[0])),
         "not the casts",
     ),
-    "experts that are all alike": ("experts", made_equal, "train a step"),
     "experts' ranks swapped": (
         "experts", lambda at: swap(at, optim(0, 0), optim(1, 0)), "continue|not the casts"
     ),
@@ -319,15 +311,12 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     ),
     "a copy that the info leaves out": (
         "split",
-        lambda at: [
-            spoil(
-                at,
-                f"mp_rank_0{rank}_model_states.pt",
-                lambda it: it["universal_checkpoint_info"][
-                    "tp_replicated_parameter_patterns"].remove("mix"),
-            )
-            for rank in (0, 1)
-        ],
+        lambda at: spoil_all(
+            at,
+            ["mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"],
+            lambda it: it["universal_checkpoint_info"][
+                "tp_replicated_parameter_patterns"].remove("mix"),
+        ),
         "mix.weight: .*but all ranks hold the same",
     ),
 }  # fmt: skip

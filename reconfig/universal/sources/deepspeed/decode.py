@@ -170,7 +170,8 @@ def decode_buffers(
     Raises:
         InputInvalid: they are malformed, or partitioned over groups of ranks that are no experts'.
     """
-    flats, settings, mappings, said = [], [], [], []
+    flats, settings, mappings = [], [], []
+    said: list[list[int]] = []
     for name, part in zip(names, parts, strict=True):
         state = part["optimizer_state_dict"]
         if state.get("ds_zero_partition_groups"):

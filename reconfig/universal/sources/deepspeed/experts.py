@@ -2,17 +2,18 @@
 
 Each expert-parallel rank calls its experts 0, 1, ...; so do `param_shapes` and the optimizer files.
 The experts' own files `layer_<N>_expert_<E>_mp_rank_00_model_states.pt` have numbers that are
-unique. Which data-parallel ranks hold which experts depends on a setting that no file tells:
+unique. Which data-parallel ranks hold which of E ranks' experts is a setting that no file tells:
 
     experts before data   rank r is expert-parallel rank r % E
     data before experts   rank r is expert-parallel rank r // (ranks / E)
 
-Invariant: the order of ranks is the one in which every expert's own file is the cast of its master;
-if none or both are, the checkpoint is refused.
+Only in the right order does each rank's part of the flat buffers continue the one before.
+
+Invariant: every expert's own file is the cast of the master that the order of ranks gives it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,26 +78,21 @@ def read_experts(
         stage: of ZeRO.
 
     Raises:
-        InputInvalid: no order of ranks fits, or several do.
+        InputInvalid: no order of ranks fits, or an expert's file is another's.
         CheckpointDamaged: an expert's file is missing.
     """
     copies = _read_copies(files, names)
     optimizers: list[Optimizer] = []
     degrees: list[int] = []
     for group in buffers.experts:
-        found = list(_fitting(files, copies, buffers, (group, groups[group]), stage))
-        if not found:
+        found = _in_order(files, buffers, (group, groups[group]), stage)
+        if not _is_proven(files, copies, masters(found)):
             raise InputInvalid(
                 f"{files.folder.name}: the experts' own files are not the casts of what the "
-                "optimizer files hold, in no order of ranks; they are not of one step."
+                "optimizer files hold; they are of other experts or of another step."
             )
-        if len(found) > 1:
-            raise InputInvalid(
-                f"{files.folder.name}: all experts have the same values, so nothing tells which "
-                "ranks hold which of them; train a step."
-            )
-        optimizers += found[0]
-        degrees.append(len(found[0]))
+        optimizers += found
+        degrees.append(len(found))
     trained = masters(optimizers)
     whole: dict[str, dict[str, StoredTensor]] = {}
     plain: dict[str, Any] = {}
@@ -131,37 +127,31 @@ def _read_copies(
     return found
 
 
-def _fitting(
-    files: Files,
-    copies: Mapping[str, tuple[str, Any]],
-    buffers: Buffers,
-    of_group: tuple[int, Shapes],
-    stage: int,
-) -> Iterator[list[Optimizer]]:
-    """The optimizers by expert-parallel rank, for each order of ranks that the copies prove."""
-    group, shapes = of_group
-    count = buffers.counts[group]
+def _in_order(
+    files: Files, buffers: Buffers, of_group: tuple[int, Shapes], stage: int
+) -> list[Optimizer]:
+    """The optimizers by expert-parallel rank, in the order of ranks that fits.
+
+    Raises:
+        InputInvalid: none does; the message is that of the usual order.
+    """
+    count = buffers.counts[of_group[0]]
     degree = len(buffers.files) // count
-    orders: list[Callable[[int], int]] = [lambda rank: rank % degree, lambda rank: rank // count]
-    if degree == 1 or count == 1:
-        del orders[1:]
-    found = []
-    refused: InputInvalid | None = None
+    orders: tuple[Callable[[int], int], ...] = (
+        lambda rank: rank % degree,
+        lambda rank: rank // count,
+    )
+    refused: list[InputInvalid] = []
     for order in orders:
         ranks = [[r for r in range(len(buffers.files)) if order(r) == e] for e in range(degree)]
         try:
-            found.append([
-                _optimizer(files, buffers, (group, shapes), stage, (rank, ranks[rank]))
+            return [
+                _optimizer(files, buffers, of_group, stage, (rank, ranks[rank]))
                 for rank in range(degree)
-            ])  # fmt: skip
+            ]
         except InputInvalid as error:
-            refused = refused or error
-    if refused is not None and not found:
-        raise refused
-    good = [each for each in found if _is_proven(files, copies, masters(each), SAMPLE)]
-    if len(good) > 1:
-        good = [each for each in good if _is_proven(files, copies, masters(each), None)]
-    yield from good
+            refused.append(error)
+    raise refused[0]
 
 
 def _optimizer(
@@ -226,7 +216,6 @@ def _is_proven(
     files: Files,
     copies: Mapping[str, tuple[str, Any]],
     found: Mapping[str, Sequence[Master]],
-    most: int | None,
 ) -> bool:
     """Whether all copies are the casts of their masters.
 
@@ -241,6 +230,8 @@ def _is_proven(
                 "expert's file is missing."
             )
         file, copy = copies[name]
-        if type(copy) is not StoredTensor or not is_cast_of_any(files, several, (file, copy), most):
+        if type(copy) is not StoredTensor or not is_cast_of_any(
+            files, several, (file, copy), SAMPLE
+        ):
             return False
     return True
