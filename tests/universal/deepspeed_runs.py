@@ -87,9 +87,10 @@ class Parallel:
         """What a reader calls it."""
         kind = "bf16 optimizer" if self.separate else f"ZeRO-{self.zero}"
         experts = f", expert parallelism {self.experts}" if self.experts else ""
+        plural = "s" if self.data > 1 else ""
         stages = f", {self.stages} pipeline stages" if self.stages else ""
         tensor = f", tensor parallelism {self.tensor}" if self.tensor > 1 else ""
-        return f"DeepSpeed {kind}, {self.data} ranks{stages}{tensor}{experts}"
+        return f"DeepSpeed {kind}, {self.data} data-parallel rank{plural}{stages}{tensor}{experts}"
 
 
 PARALLEL = (

@@ -23,7 +23,7 @@ from tests.universal.deepspeed_runs import PARALLEL, Parallel, Trained
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.index.declared import Declared, Rename
-from wattmesh.reconfig.universal.index.rules import Replicate, Rule, Shard
+from wattmesh.reconfig.universal.index.rules import Replicate, Rule, Shard, SubBlocks, VocabPad
 from wattmesh.reconfig.universal.sources.deepspeed.deepspeed import open_deepspeed
 from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import read_info
 from wattmesh.reconfig.universal.sources.detect import open_source
@@ -119,6 +119,21 @@ def test_renames_hold_for_stages_and_layers(parallel_runs: Trained) -> None:
     index = open_deepspeed(folder, Declared(renames=renames)).index
     assert {("embed.weight", "exp_avg"), ("layers.16.factor", "param")} <= set(index.rows)
     assert index.tied == {"layers.11.two.weight": "layers.11.one.weight"}
+
+
+def test_declared_rules_rearrange_what_was_joined(parallel_runs: Trained) -> None:
+    """Rules hold for a parameter and all of its slots, of a shared layer, too."""
+    embed = "tied_modules.embed.weight"
+    blocks = SubBlocks(0, ((1, 1), (1, 3)))
+    declared = rules((embed, VocabPad(0, 20)), (r"^5\.weight", blocks))
+    source = open_deepspeed(parallel_runs.folder / "pipe" / "step2", declared)
+    expected = dict(truth(parallel_runs, RUN["pipe"]))
+    for key, tensor in expected.items():
+        if key[0] == "5.weight" and tensor.dim():
+            expected[key] = tensor[[0, 2, 1, 3, 4, 5]]
+        if key[0] == embed and tensor.dim():
+            expected[key] = tensor[:20]
+    assert differing(source.index, source.folder, expected) == []
 
 
 def test_what_deepspeed_does_not_keep_equal_is_refused(parallel_runs: Trained) -> None:

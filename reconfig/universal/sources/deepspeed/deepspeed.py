@@ -211,6 +211,7 @@ class _Opening:
         data = f"{self.grid.data} ranks"
         if self.grid.model == 1 and not self.pipeline and self.experts is None:
             return f"DeepSpeed {kind}, {data}"
+        data = f"{self.grid.data} data-parallel rank{'s' * (self.grid.data > 1)}"
         degrees = [f"{self.stages} pipeline stages"] if self.pipeline else []
         degrees += [f"tensor parallelism {self.tensor}"] if self.tensor > 1 else []
         degrees += [f"expert parallelism {each}" for each in self._expert_degrees()]

@@ -32,7 +32,7 @@ from wattmesh.reconfig.universal.index.rules import Replicate, Rule
 from wattmesh.reconfig.universal.sources import slots as slot_check
 from wattmesh.reconfig.universal.sources import ties
 from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import Said
-from wattmesh.reconfig.universal.sources.source import joined
+from wattmesh.reconfig.universal.sources.source import check_amount, fingerprints, joined
 
 Key = tuple[str, str]
 
@@ -105,6 +105,8 @@ class _Joining:
 
     def result(self) -> tuple[Index, dict[str, dict[str, Any]]]:
         """See `join`."""
+        # Before copies are read and compared: they may not repeat the files' bytes for ever.
+        check_amount(self.files.folder, self.all, fingerprints(self.files, self.all.files))
         entries: list[TensorEntry] = []
         moved = np.full(len(self.all.entries), -1, dtype=np.int64)
         loose: list[Segment] = []

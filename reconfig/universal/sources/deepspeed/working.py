@@ -99,6 +99,7 @@ def is_cast(
         if master.dtype != "float32":
             return False
         for first in range(begin, end, _CHUNK):
+            files.allowance.look(file)
             length = min(_CHUNK, end - first)
             offset = master.offset + (at + first - begin) * 4
             values = _read(files, optimizer.files[rank], offset, length * 4).view("<f4")
