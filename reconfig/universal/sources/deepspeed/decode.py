@@ -94,7 +94,7 @@ def decode_model(
     """
     first, where = models[0], names[0]
     # A pipeline's module is in files by layer.
-    module = as_dict({} if first.get("module") is None else first["module"], f"{where}: module")
+    module = as_dict({} if first.get("module") is None else first.get("module"), f"{where}: module")
     shapes = first.get("param_shapes")
     if type(shapes) is not list:
         raise InputInvalid(f"{where}: param_shapes does not list the groups' parameters.")

@@ -31,14 +31,18 @@ from wattmesh.reconfig.universal.sources.deepspeed.decode import (
     read,
     stage_of,
 )
-from wattmesh.reconfig.universal.sources.deepspeed.experts import Experts, dense, read_experts
+from wattmesh.reconfig.universal.sources.deepspeed.experts import (
+    ExpertOptimizers,
+    dense,
+    read_experts,
+)
 from wattmesh.reconfig.universal.sources.deepspeed.grid import Grid, degrees, read_grid
-from wattmesh.reconfig.universal.sources.deepspeed.join import Part, join
+from wattmesh.reconfig.universal.sources.deepspeed.join import RankIndex, join
 from wattmesh.reconfig.universal.sources.deepspeed.pipeline import Stages, index_of, read_layers
 from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import (
     INFO,
-    Info,
     Said,
+    UniversalInfo,
     read_info,
 )
 from wattmesh.reconfig.universal.sources.deepspeed.values import plain_parts, position, values
@@ -122,7 +126,7 @@ class _Opening:
         self.plain: dict[str, Any] = {}
         self.left_out: list[str] = []
         self.is_told = False
-        self.experts: Experts | None = None
+        self.experts: ExpertOptimizers | None = None
         parts = [[self._read(name) for name in names] for names in grid.optim]
         self.zero_stage = stage_of(grid.folder, [part for of in parts for part in of])
         heads = [self._read(grid.model_files(self.zero_stage, m)[0]) for m in range(grid.model)]
@@ -189,7 +193,7 @@ class _Opening:
         optimizer = place_parameters(buffers, groups, stage, allowance)
         return _Rank(models, parts, optimizer, model)
 
-    def _experts(self, buffers: Buffers, model: Model) -> Experts:
+    def _experts(self, buffers: Buffers, model: Model) -> ExpertOptimizers:
         """The experts of a model that is not split otherwise."""
         where = self.grid.folder.name
         if self.pipeline or self.grid.model > 1 or self.zero_stage not in (1, 2):
@@ -222,14 +226,14 @@ class _Opening:
         if self.grid.model == 1 and not self.pipeline and self.experts is None:
             only = self.ranks[0]
             return make_index(self.files, only.optimizer, only.model, self.declared)
-        parts: list[Part] = []
+        parts: list[RankIndex] = []
         for number, rank in enumerate(self.ranks):
             stage, tensor = divmod(number, self.tensor)
             index, numbers = make_index(
                 self.files, rank.optimizer, rank.model, Declared(), alone=False
             )
             trained = frozenset(rank.optimizer.groups)
-            parts.append(Part(f"stage {stage}", tensor, index, numbers, trained))
+            parts.append(RankIndex(f"stage {stage}", tensor, index, numbers, trained))
         if self.experts is not None:
             parts += self._expert_parts(self.experts)
         if self.pipeline:
@@ -239,15 +243,15 @@ class _Opening:
     def _expert_degrees(self) -> list[int]:
         return sorted(set(self.experts.degrees)) if self.experts is not None else []
 
-    def _expert_parts(self, experts: Experts) -> list[Part]:
+    def _expert_parts(self, experts: ExpertOptimizers) -> list[RankIndex]:
         """Every expert-parallel rank's parameters, and what experts have beside them."""
         parts = []
         for at, optimizer in enumerate(experts.optimizers):
             none = Model(files=(), groups=[], whole={}, frozen={}, frozen_parts=[], tied={})
             index, numbers = make_index(self.files, optimizer, none, Declared(), alone=False)
             place = f"expert-parallel rank {at}"
-            parts.append(Part(place, 0, index, numbers, frozenset(optimizer.groups)))
-        parts += [Part(file, 0, index_of(file, each)) for file, each in experts.whole.items()]
+            parts.append(RankIndex(place, 0, index, numbers, frozenset(optimizer.groups)))
+        parts += [RankIndex(file, 0, index_of(file, each)) for file, each in experts.whole.items()]
         return parts
 
     @property
@@ -256,7 +260,7 @@ class _Opening:
         found = [each.optimizer for each in self.ranks]
         return found + list(self.experts.optimizers if self.experts is not None else ())
 
-    def _layers(self, tensor: int) -> list[Part]:
+    def _layers(self, tensor: int) -> list[RankIndex]:
         """Buffers and frozen parameters in a tensor-parallel rank's layer files."""
         where = self.grid.folder.name
         ranks = self.ranks[tensor :: self.tensor]
@@ -276,9 +280,9 @@ class _Opening:
         self.names += found.files
         self.left_out += found.left_out if tensor == 0 else []
         self.plain |= found.values
-        return [Part(f"layer {at}", tensor, index) for at, index in found.indexes.items()]
+        return [RankIndex(f"layer {at}", tensor, index) for at, index in found.indexes.items()]
 
-    def _layout(self) -> "_Layout":
+    def _layout(self) -> "_SliceRules":
         infos = [
             read_info(rank.models[0], rank.model.files[0], self.files.allowance)
             for rank in (self.ranks if self.tensor > 1 else ())
@@ -290,11 +294,11 @@ class _Opening:
         self.is_told = bool(infos) and infos[0] is not None
         trained = {name for rank in self.ranks for name in rank.optimizer.shapes}
         buffers = {name for rank in self.ranks for name in _buffers(rank)}
-        return _Layout(self.declared, infos[0] if infos else None, trained, buffers)
+        return _SliceRules(self.declared, infos[0] if infos else None, trained, buffers)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _SliceRules:
     """How tensor-parallel ranks hold tensors: as declared, else as the files say.
 
     Attributes:
@@ -302,12 +306,12 @@ class _Layout:
     """
 
     declared: Declared
-    info: Info | None
+    info: UniversalInfo | None
     trained: Collection[str]
     buffers: Collection[str]
 
     def said(self, name: str, logical: str) -> Said | None:
-        """See `join.Layout`."""
+        """See `join.SliceRules`."""
         for match, rule in self.declared.rules:
             if match.search(logical):
                 return Said(rule)
@@ -321,7 +325,7 @@ class _Layout:
         return Said(Replicate()) if name in self.buffers else self.info.rule(name)
 
     def check(self, name: str, rule: Rule, logical: Shape, stored: Sequence[Shape]) -> None:
-        """See `join.Layout`."""
+        """See `join.SliceRules`."""
         if self.info is not None:
             self.info.check(name, rule, logical, stored)
 

@@ -36,7 +36,7 @@ _NAME = re.compile(r"((?:.*\.)?deepspeed_moe\.experts\.deepspeed_experts\.)(\d{1
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertOptimizers:
     """All experts, with numbers that are unique.
 
     Attributes:
@@ -67,7 +67,7 @@ def read_experts(
     buffers: Buffers,
     groups: Sequence[Shapes],
     stage: int,
-) -> Experts:
+) -> ExpertOptimizers:
     """Read all groups of experts.
 
     Args:
@@ -102,7 +102,7 @@ def read_experts(
         elif name not in trained:
             whole.setdefault(file, {})[name] = value
     listed = [name for of_layer in names.values() for name in of_layer.values()]
-    return Experts(optimizers, degrees, listed, whole, plain)
+    return ExpertOptimizers(optimizers, degrees, listed, whole, plain)
 
 
 def _read_copies(

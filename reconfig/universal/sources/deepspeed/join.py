@@ -38,7 +38,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankIndex:
     """What one model-parallel rank holds, or one layer's file of it.
 
     Attributes:
@@ -55,7 +55,7 @@ class Part:
     trained: frozenset[str] = frozenset()
 
 
-class Layout(Protocol):
+class SliceRules(Protocol):
     """Who knows how tensor-parallel ranks hold tensors."""
 
     def said(self, name: str, logical: str) -> Said | None:
@@ -66,7 +66,7 @@ class Layout(Protocol):
 
 
 def join(
-    files: Files, parts: Sequence[Part], tensor: int, layout: Layout, declared: Declared
+    files: Files, parts: Sequence[RankIndex], tensor: int, layout: SliceRules, declared: Declared
 ) -> tuple[Index, dict[str, dict[str, Any]]]:
     """Join parts to one index under logical names; also return the slots that are plain numbers.
 
@@ -87,9 +87,9 @@ class _Joining:
     def __init__(
         self,
         files: Files,
-        parts: Sequence[Part],
+        parts: Sequence[RankIndex],
         tensor: int,
-        layout: Layout,
+        layout: SliceRules,
         declared: Declared,
     ) -> None:
         """Number all rows of all parts."""
@@ -300,7 +300,7 @@ class _Joining:
         slot_check.check(found, trained, self.declared)
 
 
-def _stacked(parts: Sequence[Part]) -> Index:
+def _stacked(parts: Sequence[RankIndex]) -> Index:
     """All rows of all parts as one index, in which a key may be there several times."""
     files = tuple(dict.fromkeys(name for part in parts for name in part.index.files))
     number = {name: at for at, name in enumerate(files)}

@@ -120,7 +120,7 @@ def _by_layer(stages: Stages) -> dict[int, set[str]]:
 
 
 def _read_layer(files: Files, file: str, layer: int, stages: Stages, found: Layers) -> set[str]:
-    """Read one file; return the full names of what it holds."""
+    """Read one file; return the full names of its tensors."""
     value = read(files, file)
     prefix = f"{layer}."
     if not any(_known(f"{prefix}{key}", stages) for key in value):
@@ -145,7 +145,7 @@ def _read_layer(files: Files, file: str, layer: int, stages: Stages, found: Laye
     if whole:
         files.allowance.made(2 * CONTAINER * len(whole), file)
         found.indexes[layer] = index_of(file, whole)
-    return {f"{prefix}{key}" for key in value}
+    return {f"{prefix}{key}" for key, each in value.items() if type(each) is StoredTensor}
 
 
 def _known(name: str, stages: Stages) -> bool:

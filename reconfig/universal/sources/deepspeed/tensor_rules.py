@@ -60,7 +60,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class AffineMap:
     """AutoTP's map of a parameter: its shape, and by rank the part's shape and pieces."""
 
     logical: tuple[int, ...]
@@ -69,7 +69,7 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
+class UniversalInfo:
     """The decoded info.
 
     Attributes:
@@ -83,7 +83,7 @@ class Info:
     lists: Mapping[str, tuple[re.Pattern[str], ...]]
     blocks: tuple[tuple[re.Pattern[str], int, tuple[tuple[int, ...], ...]], ...]
     vocabulary: int | None
-    maps: Mapping[str, Map]
+    maps: Mapping[str, AffineMap]
     auto: bool
 
     def rule(self, name: str) -> Said:
@@ -140,7 +140,7 @@ class Info:
             )
 
 
-def read_info(model: Mapping[str, Any], where: str, allowance: Allowance) -> Info | None:
+def read_info(model: Mapping[str, Any], where: str, allowance: Allowance) -> UniversalInfo | None:
     """Decode the info in a model file; None where there is none, or it has no lists.
 
     Raises:
@@ -162,7 +162,7 @@ def read_info(model: Mapping[str, Any], where: str, allowance: Allowance) -> Inf
     vocabulary = info.get("original_vocab_size")
     if vocabulary is not None and not _is_size(vocabulary):
         raise InputInvalid(f"{where}: {INFO}: original_vocab_size is {brief(vocabulary)}.")
-    return Info(
+    return UniversalInfo(
         lists=lists,
         blocks=tuple(_blocks(info, where, allowance)),
         vocabulary=vocabulary,
@@ -195,7 +195,7 @@ def _blocks(info: Mapping[Any, Any], where: str, allowance: Allowance) -> list[A
     return found
 
 
-def _maps(info: Mapping[Any, Any], where: str, allowance: Allowance) -> dict[str, Map]:
+def _maps(info: Mapping[Any, Any], where: str, allowance: Allowance) -> dict[str, AffineMap]:
     maps = _dict(info.get(_MAPS) or {}, where)
     if not maps:
         return {}
@@ -209,7 +209,7 @@ def _maps(info: Mapping[Any, Any], where: str, allowance: Allowance) -> dict[str
             raise InputInvalid(f"{where}: {_MAPS} of {brief(pattern)} lists no ranks.")
         allowance.made(CONTAINER * (1 + len(ranks)), where)
         parts = [_dict(ranks[rank], where) for rank in range(len(ranks))]
-        found[pattern] = Map(
+        found[pattern] = AffineMap(
             logical=_shape(one.get("logical_shape"), where, allowance),
             shards=tuple(_shape(part.get("shard_shape"), where, allowance) for part in parts),
             pieces=tuple(
@@ -241,7 +241,7 @@ def _piece(value: Any, where: str, allowance: Allowance) -> Piece:
     return Piece(_shape(piece.get("shape"), where, allowance), *places)
 
 
-def _agrees(told: Map, rule: Rule) -> bool:
+def _agrees(told: AffineMap, rule: Rule) -> bool:
     """Whether a rule puts every piece of a map where the map does."""
     dim = rule.dim
     copies = type(rule) is Replicate or not told.logical

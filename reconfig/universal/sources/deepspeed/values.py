@@ -21,7 +21,7 @@ _KNOWN = frozenset({
 def plain_parts(model: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     """State that is not tensors: client's, schedulers', modules' extra state, loss scaler."""
     found = {str(k): value for k, value in model.items() if k not in _KNOWN and value is not None}
-    module = model["module"] or {}
+    module = model.get("module") or {}
     found |= {
         f"module.{k}": value for k, value in module.items() if type(value) is not StoredTensor
     }
