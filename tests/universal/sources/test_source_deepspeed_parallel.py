@@ -324,6 +324,19 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         lambda at: (at / expert(0, 0)).rename(at / expert(0, 0).replace("rank_00", "rank_01")),
         "mixture of experts with tensor parallelism",
     ),
+    "a layer of eleven digits": (
+        "pipe", lambda at: (at / layer(8)).rename(at / layer(99_999_999_999)), "so many"
+    ),
+    "an expert of eleven digits": (
+        "experts",
+        lambda at: (at / expert(0, 3)).rename(at / expert(0, 99_999_999_999)),
+        "layer_0_expert_3_.*is missing",
+    ),
+    "a tensor-parallel rank of eleven digits": (
+        "pipe-tensor",
+        lambda at: (at / layer(5, 1)).rename(at / layer(5, 99_999_999_999)),
+        "its files are of",
+    ),
     "a copy that the info leaves out": (
         "split",
         lambda at: spoil_all(

@@ -21,9 +21,14 @@ from typing import Any
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.archives.rebuild import brief
 
-OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d{1,9})_mp_rank_(\d{1,9})_optim_states\.pt")
-_EXPERT = re.compile(r"layer_(\d{1,9})_expert_(\d{1,9})_mp_rank_(\d{1,9})_model_states\.pt")
-_LAYER = re.compile(r"layer_(\d{1,5})(?:-model_(\d{1,9}))?-model_states\.pt")
+OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+"""A rank's optimizer file: data-parallel rank, model-parallel rank."""
+
+MAX_LAYERS = 100_000
+"""Most layers of a pipeline module."""
+
+_EXPERT = re.compile(r"layer_(\d+)_expert_(\d+)_mp_rank_(\d+)_model_states\.pt")
+_LAYER = re.compile(r"layer_(\d+)(?:-model_(\d+))?-model_states\.pt")
 
 # Files of other layouts, and the names of those.
 _OTHERS = (
@@ -31,10 +36,7 @@ _OTHERS = (
         r"layer_(?!\d+_expert_\d+_mp_rank_\d+_).*_model_states\.pt",
         "an old form of DeepSpeed's pipeline module",
     ),
-    (
-        r"(expp_rank|expert)_.*\.pt",
-        "DeepSpeed's mixture of experts without ZeRO",
-    ),
+    (r"(expp_rank|expert)_.*\.pt", "DeepSpeed's mixture of experts without ZeRO"),
     (r"offloaded_tensors", "optimizer state offloaded to NVMe"),
     (r"zero", "DeepSpeed's own universal format, already converted"),
 )
@@ -118,6 +120,10 @@ def read_grid(folder: Path) -> Grid:
             of_layer = layers.setdefault(int(match[1]), {})
             if of_layer.setdefault(int(match[2] or 0), each.name) != each.name:
                 raise InputInvalid(f"{folder.name}: two files are layer {int(match[1])}'s.")
+    if max(layers, default=0) >= MAX_LAYERS:
+        raise InputInvalid(
+            f"{folder.name}: it holds a file of layer {max(layers)}; no model has so many."
+        )
     return Grid(folder, _complete(folder, found), layers, experts)
 
 
