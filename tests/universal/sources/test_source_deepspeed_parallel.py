@@ -511,11 +511,32 @@ def test_patterns_that_take_for_ever_are_not_run() -> None:
     """A regular expression of a file is refused unless it is a plain one."""
     for pattern in (r"(a+)+$", r".*.*.*.*b", r"[a-z]{1,99}", r"a|b", r"(?=a)", r"\w+", r"a*b"):
         model = {"universal_checkpoint_info": {"tp_replicated_parameter_patterns": [pattern]}}
-        with pytest.raises(InputInvalid, match="pattern"):
-            read_info(model, "it", Allowance())
+        unread = read_info(model, "it", Allowance())
+        assert unread is not None
+        with pytest.raises(InputInvalid, match=r"weight: it: .*the pattern .*not understood"):
+            unread.rule("weight")
     plain = [r"tied_modules.embed.word_embeddings.weight", r"\d+.self_attention.dense.bias", r".*x"]
     model = {"universal_checkpoint_info": {"tp_replicated_parameter_patterns": plain}}
     info = read_info(model, "it", Allowance())
     assert info is not None
     assert type(info.rule("12.self_attention.dense.bias").rule) is Replicate
     assert info.rule("12.mlp.weight").by_default
+
+
+def test_declared_rules_stand_for_an_info_that_is_not_understood(
+    parallel_runs: Trained, tmp_path: Path
+) -> None:
+    """Without them the first parameter is refused; with them the info is not asked."""
+    run = RUN["split"]
+    folder = copied(parallel_runs, run.name, tmp_path / "it")
+    spoil_all(
+        folder,
+        ["mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"],
+        lambda it: it["universal_checkpoint_info"].update(
+            tp_replicated_parameter_patterns=["(a+)+$"]
+        ),
+    )
+    with pytest.raises(InputInvalid, match=r"embed.weight: .*not understood"):
+        open_deepspeed(folder, UNTOLD)
+    source = open_deepspeed(folder, ALL)
+    assert differing(source.index, folder, truth(parallel_runs, run)) == []

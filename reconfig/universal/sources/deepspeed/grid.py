@@ -120,11 +120,17 @@ def read_grid(folder: Path) -> Grid:
             of_layer = layers.setdefault(int(match[1]), {})
             if of_layer.setdefault(int(match[2] or 0), each.name) != each.name:
                 raise InputInvalid(f"{folder.name}: two files are layer {int(match[1])}'s.")
+    return Grid(folder, _complete(folder, found), _bounded(folder, layers), experts)
+
+
+def _bounded(
+    folder: Path, layers: Mapping[int, Mapping[int, str]]
+) -> Mapping[int, Mapping[int, str]]:
     if max(layers, default=0) >= MAX_LAYERS:
         raise InputInvalid(
             f"{folder.name}: it holds a file of layer {max(layers)}; no model has so many."
         )
-    return Grid(folder, _complete(folder, found), layers, experts)
+    return layers
 
 
 def _complete(folder: Path, found: Mapping[tuple[int, int], str]) -> tuple[tuple[str, ...], ...]:

@@ -78,6 +78,7 @@ class UniversalInfo:
         vocabulary: rows without padding.
         maps: AutoTP's, by pattern.
         auto: AutoTP made it, so it speaks of all parameters.
+        unread: what is not understood of it, as a sentence; "" where all is.
     """
 
     lists: Mapping[str, tuple[re.Pattern[str], ...]]
@@ -85,6 +86,7 @@ class UniversalInfo:
     vocabulary: int | None
     maps: Mapping[str, AffineMap]
     auto: bool
+    unread: str = ""
 
     def rule(self, name: str) -> Said:
         """How ranks hold a trained parameter.
@@ -92,6 +94,8 @@ class UniversalInfo:
         Raises:
             InputInvalid: DeepSpeed cannot join it, or says two things of it.
         """
+        if self.unread:
+            raise InputInvalid(f"{name}: {self.unread}")
         found = [key for key in _LISTS if any(p.match(name) for p in self.lists[key])]
         blocks = [(dim, widths) for p, dim, widths in self.blocks if p.match(name)]
         kinds = [key for key in found if key != _VOCABULARY] + [_BLOCKS] * bool(blocks)
@@ -140,6 +144,10 @@ class UniversalInfo:
             )
 
 
+class _NotUnderstoodError(InputInvalid):
+    """The info says something that only declared rules can replace."""
+
+
 def read_info(model: Mapping[str, Any], where: str, allowance: Allowance) -> UniversalInfo | None:
     """Decode the info in a model file; None where there is none, or it has no lists.
 
@@ -155,19 +163,26 @@ def read_info(model: Mapping[str, Any], where: str, allowance: Allowance) -> Uni
         raise InputInvalid(
             f"{where}: DeepSpeed says that {brief(pattern)} cannot be joined: {brief(why)}."
         )
-    lists = {
-        key: tuple(_pattern(each, where) for each in _list(info.get(key) or [], where, allowance))
-        for key in _LISTS
-    }
+    lists: dict[str, tuple[re.Pattern[str], ...]] = {}
+    blocks: list[Any] = []
+    unread = ""
+    try:
+        for key in _LISTS:
+            listed = _list(info.get(key) or [], where, allowance)
+            lists[key] = tuple(_pattern(each, where) for each in listed)
+        blocks = _blocks(info, where, allowance)
+    except _NotUnderstoodError as error:
+        unread = str(error)
     vocabulary = info.get("original_vocab_size")
     if vocabulary is not None and not _is_size(vocabulary):
         raise InputInvalid(f"{where}: {INFO}: original_vocab_size is {brief(vocabulary)}.")
     return UniversalInfo(
         lists=lists,
-        blocks=tuple(_blocks(info, where, allowance)),
+        blocks=tuple(blocks),
         vocabulary=vocabulary,
         maps=_maps(info, where, allowance),
         auto=_UNSUPPORTED in info and _MAPS in info,
+        unread=unread,
     )
 
 
@@ -180,9 +195,9 @@ def _blocks(info: Mapping[Any, Any], where: str, allowance: Allowance) -> list[A
         for pattern in _list(block.get("patterns"), where, allowance):
             by_block = widths_of.get(pattern) if type(pattern) is str else None
             if by_block is None or type(dim) is not int or not 0 <= dim < MAX_DIMS:
-                raise InputInvalid(
+                raise _NotUnderstoodError(
                     f"{where}: {INFO} tells no {_WIDTHS} of {brief(pattern)}, so its blocks cannot "
-                    'be joined. Declare a [[rule]] of kind "sub_blocks".'
+                    'be joined. Declare a [[rule]] for each parameter, here of kind "sub_blocks".'
                 )
             rows = [_list(row, where, allowance) for row in _list(by_block, where, allowance)]
             if not rows or len({len(row) for row in rows}) != 1 or not rows[0]:
@@ -314,9 +329,9 @@ def _pattern(value: Any, where: str) -> re.Pattern[str]:
         repeats = sum(len(each) > 1 and each[-1] in "*+" and each[-2] != "\\" for each in pieces)
         if "".join(pieces) == value and repeats <= MAX_REPEATS:
             return re.compile(value)
-    raise InputInvalid(
-        f"{where}: {INFO} has the pattern {brief(value)}, which is not understood. Declare rules, "
-        "and leave the info out."
+    raise _NotUnderstoodError(
+        f"{where}: {INFO} has the pattern {brief(value)}, which is not understood. Declare a "
+        "[[rule]] for each parameter."
     )
 
 
