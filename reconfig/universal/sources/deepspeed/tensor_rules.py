@@ -169,7 +169,7 @@ def read_info(model: Mapping[str, Any], where: str, allowance: Allowance) -> Uni
     try:
         for key in _LISTS:
             listed = _list(info.get(key) or [], where, allowance)
-            lists[key] = tuple(_pattern(each, where) for each in listed)
+            lists[key] = tuple(_pattern(each) for each in listed)
         blocks = _blocks(info, where, allowance)
     except _NotUnderstoodError as error:
         unread = str(error)
@@ -196,7 +196,7 @@ def _blocks(info: Mapping[Any, Any], where: str, allowance: Allowance) -> list[A
             by_block = widths_of.get(pattern) if type(pattern) is str else None
             if by_block is None or type(dim) is not int or not 0 <= dim < MAX_DIMS:
                 raise _NotUnderstoodError(
-                    f"{where}: {INFO} tells no {_WIDTHS} of {brief(pattern)}, so its blocks cannot "
+                    f"{INFO} tells no {_WIDTHS} of {brief(pattern)}, so its blocks cannot "
                     'be joined. Declare a [[rule]] for each parameter, here of kind "sub_blocks".'
                 )
             rows = [_list(row, where, allowance) for row in _list(by_block, where, allowance)]
@@ -206,7 +206,7 @@ def _blocks(info: Mapping[Any, Any], where: str, allowance: Allowance) -> list[A
                 raise InputInvalid(f"{where}: {_WIDTHS} of {brief(pattern)} are no widths.")
             # By block, then rank; the rule wants them by rank, then block.
             by_rank = tuple(zip(*rows, strict=True))
-            found.append((_pattern(pattern, where), dim, by_rank))
+            found.append((_pattern(pattern), dim, by_rank))
     return found
 
 
@@ -322,7 +322,7 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and 0 <= value < LARGEST
 
 
-def _pattern(value: Any, where: str) -> re.Pattern[str]:
+def _pattern(value: Any) -> re.Pattern[str]:
     """A pattern that cannot run for long."""
     if type(value) is str and len(value) <= 2 * MAX_NAME:
         pieces = _PIECES.findall(value)
@@ -330,7 +330,7 @@ def _pattern(value: Any, where: str) -> re.Pattern[str]:
         if "".join(pieces) == value and repeats <= MAX_REPEATS:
             return re.compile(value)
     raise _NotUnderstoodError(
-        f"{where}: {INFO} has the pattern {brief(value)}, which is not understood. Declare a "
+        f"{INFO} has the pattern {brief(value)}, which is not understood. Declare a "
         "[[rule]] for each parameter."
     )
 
