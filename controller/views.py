@@ -353,6 +353,21 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedExperts:
+    """Where a run's experts lie.
+
+    Attributes:
+        placement: by layer of experts, the expert in each row of its stacks; (): by number, or not
+            known.
+        known: whether the journal says so. `why` it does not; "" where it does.
+    """
+
+    placement: tuple[tuple[int, ...], ...]
+    known: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenMade:
     """A new token of a node's agent.
 

@@ -20,6 +20,32 @@ SecondsByGpu = Annotated[dict[ranges.Meter, ranges.Seconds], ranges.Many(ranges.
 ScoresByGpu = Annotated[dict[ranges.Meter, ranges.CostScore], ranges.Many(ranges.MOST_RANKS)]
 
 
+MOST_PAIRS = 64
+"""Paired probes that wait for a daemon; beyond it the oldest are dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPair(Message):
+    """What leaning cost in one paired probe.
+
+    Attributes:
+        step: of the save step that it was told at; of a launch each pair is judged once.
+        gap: (loss with the lean - loss without) / loss without: the mean of the ranks.
+        strength: that routers leaned by, above 0.
+        lean: version of the costs with which experts took the scores that they leaned by.
+        generation: of the launch, which other pairs have where layout and placement were the same.
+    """
+
+    step: ranges.Steps
+    gap: ranges.LossGap
+    strength: ranges.LeanStrength
+    lean: ranges.CostVersion
+    generation: ranges.Serial
+
+
+WaitingPairs = Annotated[tuple[LossPair, ...], ranges.Many(MOST_PAIRS)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertTokenReport(Message):
     """What the experts on each GPU have computed in this launch, as all ranks counted at once.
@@ -32,8 +58,13 @@ class ExpertTokenReport(Message):
         layout: that the ranks train in. `age_s`: seconds since they counted.
         strength: that their routers lean by. `variation`: the sum of all its changes over the run.
             `stopped`: whether quality has stopped it for the rest of the run.
+        version: of the costs that they lean by; 0: none, or a hook that does not say.
+        pending: how far the lean would move, in the unit of `variation`, if experts took the scores
+            of the GPUs that they lie on now; see `ExpertCostScores.renewal`.
         gap: (loss with the lean - loss without) / loss without, of one batch, where the job
             measured it since the report before; None: it did not.
+        pairs: of routers that leaned, those that no daemon is known to have judged, oldest first.
+        dropped: such pairs of this launch that were dropped, as more than `MOST_PAIRS` waited.
     """
 
     run: ranges.RunId
@@ -47,7 +78,11 @@ class ExpertTokenReport(Message):
     strength: ranges.LeanStrength = 0.0
     variation: ranges.LeanVariation = 0.0
     stopped: bool = False
+    version: ranges.CostVersion = 0
+    pending: ranges.LeanVariation = 0.0
     gap: ranges.LossGap | None = None
+    pairs: WaitingPairs = ()
+    dropped: ranges.Serial = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +97,10 @@ class ExpertCostScores(Message):
             known to differ.
         neutral_because: why they are 0; "" where they are not.
         stopped: whether quality has stopped the lean of this run for good.
+        renewal: rises when experts are to take the scores of the GPUs that they lie on by then.
+            Until then they keep those they took, wherever they are placed.
+        judged: step of the newest paired probe of the run's present launch that is judged for good;
+            None: not known.
     """
 
     run: ranges.RunId
@@ -71,6 +110,8 @@ class ExpertCostScores(Message):
     scores: ScoresByGpu = field(default_factory=dict)
     neutral_because: ranges.Trouble = ""
     stopped: bool = False
+    renewal: ranges.CostVersion = 0
+    judged: ranges.Steps | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

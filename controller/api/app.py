@@ -40,7 +40,15 @@ from wattmesh.controller.carbon_views import ForecastView
 from wattmesh.controller.expert_costs.views import ExpertCostsView
 from wattmesh.controller.journal.nodes.node_facts import Delivered
 from wattmesh.controller.planner.view import PlanAnswer
-from wattmesh.controller.views import Done, PowerCap, Problem, StatusView, TokenMade, as_json
+from wattmesh.controller.views import (
+    Done,
+    PlacedExperts,
+    PowerCap,
+    Problem,
+    StatusView,
+    TokenMade,
+    as_json,
+)
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.expert_wire import ExpertTokenReport, PlacementWish
 from wattmesh.reconfig.wire import (
@@ -167,6 +175,12 @@ CALLS = (
         relayed=True,
         answer=ExpertCostsView,
         query=(("details", "yes: also what is known of each GPU; default: no"),),
+    ),
+    CallSpec(
+        method="GET",
+        path="/v1/runs/{run}/placement",
+        handler=placement.placed,
+        answer=PlacedExperts,
     ),
     CallSpec(
         method="POST",

@@ -6,6 +6,7 @@ The map:
     learning.py   what the learner holds of one run
     reports.py    the newest reports of runs, in memory
     sentences.py  what a run was told, as `wattmesh why` says it
+    steering.py   what settings, mode and limits make of it, for what a run is told
     strength.py   the outer loop of a run's strength: its facts from counts and the grid
     views.py      what the API tells of it
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from wattmesh.controller.expert_costs.strength import JudgedPairs
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.experts.costs import OfflineSweep
 from wattmesh.policies.experts.live_spans import RunCosts, RunCount
@@ -34,6 +35,8 @@ class KeptLearning:
         launch, seq: of the newest count that is in it.
         held_at_s: wall time at which it last knew that its costs hold.
         sweeps: by GPU, those of the settings then.
+        judged: the pairs that `quality` has. `dropped`: those of the launch that were dropped.
+        stays: why experts that lie elsewhere keep the lean that they had, as was said last.
     """
 
     costs: RunCosts
@@ -45,6 +48,9 @@ class KeptLearning:
     seq: int = 0
     held_at_s: float = 0.0
     sweeps: Mapping[str, OfflineSweep] = field(default_factory=dict)
+    judged: JudgedPairs = field(default_factory=JudgedPairs)
+    dropped: int = 0
+    stays: str = ""
 
 
 def kept_text(kept: KeptLearning) -> str:
@@ -107,7 +113,9 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _read_fields(kind: Any, value: Any) -> Any:
-    return kind(**{name: _read(each, value[name]) for name, each in _types(kind).items()})
+    # What an older wattmesh did not keep yet is what a fresh one begins with.
+    kept = {name: _read(each, value[name]) for name, each in _types(kind).items() if name in value}
+    return kind(**kept)
 
 
 def _read(kind: Any, value: Any) -> Any:

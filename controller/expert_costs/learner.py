@@ -19,11 +19,19 @@ from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.expert_costs.sentences import (
     EXPERT_COSTS,
     begins,
+    keeps_lean,
+    lost_pairs,
     sentence,
+    takes_lean,
     told_of,
     version_in,
 )
-from wattmesh.controller.expert_costs.strength import StrengthLoop, leans_by, price_of, trained
+from wattmesh.controller.expert_costs.steering import (
+    renewal,
+    scores_are_settled,
+    steer,
+    strength_of,
+)
 from wattmesh.controller.expert_costs.views import (
     NOT_REPORTED,
     ExpertCostsView,
@@ -34,9 +42,7 @@ from wattmesh.controller.journal.events import Event
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.loop_facts import LoopFacts
-from wattmesh.controller.settings.model import RunSection
 from wattmesh.errors import InputInvalid
-from wattmesh.policies.decision import Mode
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, TokenCost
 from wattmesh.policies.experts.live_spans import (
     CounterMark,
@@ -51,12 +57,6 @@ from wattmesh.policies.experts.published import (
     telling,
 )
 from wattmesh.policies.experts.scores import Scores, scored
-from wattmesh.policies.experts.strength import (
-    StrengthLimits,
-    StrengthStep,
-    allowed,
-    scores_stay,
-)
 from wattmesh.telemetry.readings import Quality
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class CostLearner:
             with self._loop_facts.isolation.alone(run, "learning what its experts cost"):
                 for count in counts:
                     if learning.is_new(count):
-                        self._steer(row, learning, count, differ=False)
+                        steer(self._loop_facts, row, learning, count, differ=False)
                 stops = learning.step is not None and learning.step.stopped
                 if stops and not learning.telling.told.stopped and not self._is_frozen(row):
                     self._publish(row, sorted(row.gpus_used), learning, now)
@@ -256,7 +256,12 @@ class CostLearner:
             learning.costs = counted(learning.costs, marked, self._sweeps(row.name))
             scores = scored(gpus, learning.costs.costs, times=learning.costs.times)
             learning.telling = learned_more(learning.telling, scores)
-            self._steer(row, learning, count, differ=not scores.neutral_because)
+            steer(self._loop_facts, row, learning, count, differ=not scores.neutral_because)
+            lost = learning.newly_dropped()
+            if lost:
+                said = lost_pairs(row, lost)
+                self._journal.events.add(EXPERT_COSTS, said, now)
+                log.warning("%s", said)
         if not self._is_frozen(row):
             self._publish(row, gpus, learning, now)
         elif not learning.kept:
@@ -265,40 +270,19 @@ class CostLearner:
     def _is_frozen(self, row: RunRow) -> bool:
         return bool(row.frozen or self._journal.runs.frozen_all())
 
-    def _steer(self, row: RunRow, learning: Learning, count: RunCount, *, differ: bool) -> None:
-        """Decide the strength anew, of a run whose strength wattmesh may move."""
-        section = self._loop_facts.settings.runs.get(row.name)
-        if section is None or not section.expert_control:
-            learning.step, learning.loop = None, StrengthLoop()
-            return
-        limits, told = _limits(section), learning.telling.told
-        # A checkpoint from before the stop does not know of it.
-        count = replace(count, stopped=count.stopped or (told is not None and told.stopped))
-        price = price_of(self._loop_facts.turned, self._loop_facts.clock.monotonic())
-        learning.step = learning.loop.step(count, row, limits, price=price, differ=differ)
-
-    def _strength(self, row: RunRow, learning: Learning) -> StrengthStep:
-        """Return what the run is told to lean by, as its settings and the daemon's mode allow."""
-        section = self._loop_facts.settings.runs.get(row.name)
-        none = StrengthStep(strength=0.0, stopped=False, why="")
-        if section is None:
-            return none
-        acts, most = self._loop_facts.settings.mode is Mode.ACT, section.expert_strength
-        if not section.expert_control:
-            return replace(none, strength=most) if acts else none
-        told = learning.telling.told
-        held = replace(none, strength=told.strength, stopped=told.stopped) if told else none
-        step = learning.step or held
-        if not acts:
-            return replace(none, stopped=step.stopped)
-        return step if step.strength <= most else replace(step, strength=most, why=allowed(most))
-
     def _publish(self, row: RunRow, gpus: list[str], learning: Learning, now: datetime) -> None:
         """Tell what counts as new, once the journal has it."""
         costs, told = learning.costs.costs, learning.telling.told
-        newer, why = self._newer(row, gpus, learning, now)
+        newer, why, stays = self._newer(row, gpus, learning, now)
+        if stays and stays != learning.stays:
+            learning.stays = stays
+            said = keeps_lean(row, stays)
+            self._keep(row, learning, learning.telling, now, said)
+            log.info("%s", said)
+        elif learning.heard is not None and learning.heard.pending <= 0:
+            learning.stays = ""
         if newer.told is not None and newer is not learning.telling:
-            if told is not None and told.by_gpu != newer.told.by_gpu:
+            if told is not None and _lean(told) != _lean(newer.told):
                 learning.loop.other_lean()
             # Written before it is told: what changes a training is in the journal first.
             said = sentence(row, newer.told, costs, why)
@@ -312,28 +296,32 @@ class CostLearner:
 
     def _newer(
         self, row: RunRow, gpus: list[str], learning: Learning, now: datetime
-    ) -> tuple[Telling, str]:
-        """Give what is told from now on, and why the strength is another one."""
+    ) -> tuple[Telling, str, str]:
+        """Give what is told from now on, why the lean is another one, and why it is not."""
         costs, told = learning.costs.costs, learning.telling.told
         scores = scored(gpus, costs, times=learning.costs.times)
         spans = min((costs[gpu].spans if gpu in costs else 0 for gpu in gpus), default=0)
         if told is None and spans < (FEWEST_SPANS if scores.neutral_because else FEWEST_TO_DIFFER):
-            return learning.telling, ""
-        if told is not None and not costs:
-            # Nothing is missing: all is learned anew, in another layout. Only strength may change.
+            return learning.telling, "", ""
+        step = strength_of(self._loop_facts, row, learning)
+        settled = scores_are_settled(self._loop_facts, row, learning)
+        if told is None and settled and step.strength > 0:
+            # What its experts have is not known here, and must stay.
+            return learning.telling, "", ""
+        # Without costs nothing is missing: all is learned anew, in another layout.
+        few = told is not None and told.by_gpu.keys() == set(gpus) and _too_few(spans, scores)
+        if told is not None and (not costs or settled or few):
             scores = Scores(by_gpu=told.by_gpu, neutral_because=told.neutral_because)
-        elif (
-            told is not None
-            and told.by_gpu.keys() == set(gpus)
-            and (self._scores_stay(row, learning) or _too_few(spans, scores))
-        ):
-            scores = Scores(by_gpu=told.by_gpu, neutral_because=told.neutral_because)
-        step = self._strength(row, learning)
         if learning.step is not None and learning.step.strength != step.strength:
             learning.step = step  # so that it goes on from there, in mode `act` again
+        takes, stays = renewal(self._loop_facts, row, learning, step.strength)
+        takes = takes and told is not None and told.by_gpu.keys() == set(gpus)
         now_s = now.timestamp()
-        newer = telling(learning.telling, scores, step.strength, now_s, stopped=step.stopped)
-        return newer, step.why
+        newer = telling(
+            learning.telling, scores, step.strength, now_s, stopped=step.stopped, renews=takes
+        )
+        moved = learning.newest.pending if takes and learning.newest is not None else 0.0
+        return newer, "; ".join(each for each in (step.why, takes_lean(moved)) if each), stays
 
     def _keep(
         self, row: RunRow, learning: Learning, told: Telling, now: datetime, said: str = ""
@@ -347,15 +335,7 @@ class CostLearner:
         self._journal.expert_learning.keep(
             row.run, kept_text(kept), now=now, epoch=self._recalled, event=event
         )
-        learning.kept = True
-
-    def _scores_stay(self, row: RunRow, learning: Learning) -> bool:
-        """Return whether the scores of a run whose strength wattmesh moves are settled."""
-        section, newest = self._loop_facts.settings.runs.get(row.name), learning.loop.before
-        if section is None or not section.expert_control or newest is None:
-            return False
-        to = learning.step.strength if learning.step is not None else 0.0
-        return scores_stay(leans_by(newest), trained(row), _limits(section), to)
+        learning.kept, learning.in_journal = True, learning.loop.judged
 
     def _holds(self, gpus: list[str], costs: Mapping[str, TokenCost], now: datetime) -> bool:
         """Return whether every GPU was read lately, and is as it was when it was learned."""
@@ -376,7 +356,9 @@ class CostLearner:
             return nothing_known(row.run, "this daemon has just begun to lead; ask again soon")
         if learning is None or learning.telling.told is None:
             why = self._why_nothing(row, learning)
-            return nothing_known(row.run, why, _lines(learning) if details else ())
+            judged = learning.judged_in(row.incarnation) if learning is not None else None
+            lines = _lines(learning) if details else ()
+            return replace(nothing_known(row.run, why, lines), judged=judged)
         told, age_s = learning.telling.told, self._loop_facts.clock.monotonic() - learning.held_at_s
         return ExpertCostsView(
             run=row.run,
@@ -386,6 +368,8 @@ class CostLearner:
             scores=dict(told.by_gpu),
             neutral_because=_why_neutral(row, learning, told),
             stopped=told.stopped,
+            renewal=told.renewal,
+            judged=learning.judged_in(row.incarnation),
             gpus=_lines(learning) if details else (),
         )
 
@@ -403,6 +387,11 @@ class CostLearner:
         return f"learned from {spans} spans of each GPU, which is too little to tell them apart"
 
 
+def _lean(told: PublishedScores) -> tuple[Mapping[str, float], int]:
+    """Return what decides an expert's score."""
+    return told.by_gpu, told.renewal
+
+
 def _too_few(spans: int, scores: Scores) -> bool:
     """Return whether scores say nothing yet: at another clock, or in another layout."""
     return spans < FEWEST_TO_DIFFER and not scores.neutral_because
@@ -414,10 +403,6 @@ def _why_neutral(row: RunRow, learning: Learning, told: PublishedScores) -> str:
         return told.neutral_because
     scores = scored(sorted(row.gpus_used), learning.costs.costs, times=learning.costs.times)
     return scores.neutral_because or told.neutral_because
-
-
-def _limits(section: RunSection) -> StrengthLimits:
-    return StrengthLimits(most=section.expert_strength, freeze_at=section.expert_freeze_at)
 
 
 def _lines(learning: Learning | None) -> tuple[GpuCostLine, ...]:

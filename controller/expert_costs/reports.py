@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from threading import Lock
 
-from wattmesh.policies.experts.live_spans import RunCount
+from wattmesh.policies.experts.live_spans import HeardPair, RunCount
 from wattmesh.reconfig.expert_wire import ExpertTokenReport
 
 MOST_WAITING = 8
@@ -41,7 +41,20 @@ class TokenReports:
                     strength=report.strength,
                     variation=report.variation,
                     stopped=report.stopped,
+                    version=report.version,
+                    pending=report.pending,
                     gap=report.gap,
+                    pairs=tuple(
+                        HeardPair(
+                            step=each.step,
+                            gap=each.gap,
+                            strength=each.strength,
+                            lean=each.lean,
+                            generation=each.generation,
+                        )
+                        for each in report.pairs
+                    ),
+                    dropped=report.dropped,
                     seq=report.seq,
                 )
             )

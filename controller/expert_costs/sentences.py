@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.policies.experts.costs import TokenCost
 from wattmesh.policies.experts.published import PublishedScores
+from wattmesh.reconfig.expert_wire import MOST_PAIRS
 
 EXPERT_COSTS = "expert_costs"
 """Kind of these events."""
@@ -29,9 +30,32 @@ def version_in(detail: str) -> int:
 def sentence(
     row: RunRow, told: PublishedScores, costs: Mapping[str, TokenCost], why: str = ""
 ) -> str:
-    """Say what a run is told from now on; `why` the strength is another one."""
+    """Say what a run is told from now on; `why` its lean is another one."""
     said = _told(row, told, costs)
     return f"{said.removesuffix('.')}; of the strength: {why}." if why else said
+
+
+def takes_lean(moved: float) -> str:
+    """Say that experts lean by where they lie now; "" where that moves nothing."""
+    if moved <= 0:
+        return ""
+    return (
+        "experts that lie elsewhere by now take the scores of their GPUs, which moves the lean as "
+        f"{moved:.3g} of strength does"
+    )
+
+
+def lost_pairs(row: RunRow, count: int) -> str:
+    """Say that paired probes were dropped before a daemon heard of them."""
+    return (
+        f"{told_of(row)}{count} paired probes were dropped unjudged, the oldest first, as more "
+        f"than {MOST_PAIRS} of them waited for a daemon that leads."
+    )
+
+
+def keeps_lean(row: RunRow, why: str) -> str:
+    """Say that experts do not lean by where they lie now."""
+    return f"{told_of(row)}its experts lie elsewhere by now, and keep the lean they had: {why}."
 
 
 def _told(row: RunRow, told: PublishedScores, costs: Mapping[str, TokenCost]) -> str:

@@ -5,13 +5,13 @@ daemon that restarts spends nothing of its variation twice.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import CarbonView
-from wattmesh.policies.experts.live_spans import RunCount
+from wattmesh.policies.experts.live_spans import HeardPair, RunCount
 from wattmesh.policies.experts.quality import PairedEvidence, begun_anew, judged
 from wattmesh.policies.experts.strength import (
     RunStrength,
@@ -28,12 +28,27 @@ OLDEST_TURN_S = 900.0
 """An older turn of the cycle says nothing of the grid now."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPairs:
+    """Up to which step the pairs of a launch are judged, and of which lean the newest one was."""
+
+    launch: str = ""
+    step: int = -1
+    generation: int = 0
+    lean: int = 0
+
+    def has(self, launch: str, step: int) -> bool:
+        """Return whether a pair is among them: each is judged once, however often it is heard."""
+        return launch == self.launch and step <= self.step
+
+
 @dataclass(slots=True)
 class StrengthLoop:
-    """One run's: what its paired probes say, and the count before."""
+    """One run's: what its paired probes say, the count before, and the pairs that are judged."""
 
     quality: PairedEvidence = field(default_factory=PairedEvidence)
     before: RunCount | None = None
+    judged: JudgedPairs = field(default_factory=JudgedPairs)
 
     def step(
         self,
@@ -43,9 +58,19 @@ class StrengthLoop:
         *,
         price: float | None,
         differ: bool,
+        untaken: bool = False,
     ) -> StrengthStep:
-        """Decide the strength after a count; `price`: see `price_of`."""
-        before, self.before = self.before, count
+        """Decide the strength after a count.
+
+        Args:
+            count: what the run says.
+            row: the run.
+            limits: of it.
+            price: see `price_of`.
+            differ: see `StrengthFacts`.
+            untaken: see `StrengthFacts`.
+        """
+        before, self.before = self.before, replace(count, pairs=())
         if before and (before.launch, before.layout) != (count.launch, count.layout):
             self.other_lean()  # other experts may be on the cheap GPUs
         self._judge(before, count, limits)
@@ -60,6 +85,7 @@ class StrengthLoop:
                 price=price,
                 trained=trained(row),
                 differ=differ,
+                untaken=untaken,
             ),
             limits,
         )
@@ -69,10 +95,17 @@ class StrengthLoop:
         self.quality = begun_anew(self.quality)
 
     def _judge(self, before: RunCount | None, count: RunCount, limits: StrengthLimits) -> None:
-        """Judge the pair of a count: it was measured before the ranks agreed on another strength.
+        """Judge the pairs of a count that were not judged yet, each with what it leaned by.
 
-        Of a run that does not lean a pair only shows that it is measured.
+        A launch that does not say what it leaned by has one pair a count, measured before its ranks
+        agreed on another strength. Of a run that does not lean a pair only shows that it is
+        measured.
         """
+        if count.version != 0:
+            for pair in count.pairs:
+                if not self.judged.has(count.launch, pair.step):
+                    self._judge_one(count.launch, pair, limits)
+            return
         same = before is not None and before.launch == count.launch
         leaned = before.strength if before is not None and same else count.strength
         if count.gap is None or leaned <= 0:
@@ -80,6 +113,28 @@ class StrengthLoop:
         # Two losses that are one number are those of routers that do not lean at all.
         steady = same and leaned == count.strength and count.gap != 0.0
         self.quality = judged(self.quality, count.gap, leaned, steady=steady, bound=limits.gap)
+
+    def _judge_one(self, launch: str, pair: HeardPair, limits: StrengthLimits) -> None:
+        last = self.judged
+        self.judged = newest_of(launch, (pair,))
+        here = (launch, pair.generation, pair.lean)
+        if last.launch and (last.launch, last.generation, last.lean) != here:
+            self.other_lean()
+        if pair.strength > 0:
+            steady = pair.gap != 0.0
+            self.quality = judged(
+                self.quality, pair.gap, pair.strength, steady=steady, bound=limits.gap
+            )
+
+
+def newest_of(launch: str, pairs: Sequence[HeardPair]) -> JudgedPairs:
+    """Take pairs for judged; none: of no launch."""
+    if not pairs:
+        return JudgedPairs()
+    newest = pairs[-1]
+    return JudgedPairs(
+        launch=launch, step=newest.step, generation=newest.generation, lean=newest.lean
+    )
 
 
 def leans_by(count: RunCount) -> RunStrength:

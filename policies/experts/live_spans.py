@@ -48,6 +48,17 @@ class CounterMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeardPair:
+    """A paired probe; see `LossPair` of `reconfig.expert_wire`."""
+
+    step: int
+    gap: float
+    strength: float
+    lean: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunCount:
     """What a run's ranks had computed, and what its GPUs had drawn, at one moment.
 
@@ -55,7 +66,9 @@ class RunCount:
         tokens, busy_s: by GPU, since the launch began; see `ExpertTokenReport`.
         launch, layout: counts of another launch or layout are not compared.
         marks: by GPU, those that are known.
-        strength, variation, stopped, gap: what its routers lean by; see `ExpertTokenReport`.
+        strength, variation, stopped, version, pending, gap: what its routers lean by; see
+            `ExpertTokenReport`.
+        pairs: those that wait, oldest first. `dropped`: those of the launch that were dropped.
         seq: of the report.
     """
 
@@ -68,7 +81,11 @@ class RunCount:
     strength: float = 0.0
     variation: float = 0.0
     stopped: bool = False
+    version: int = 0
+    pending: float = 0.0
     gap: float | None = None
+    pairs: tuple[HeardPair, ...] = ()
+    dropped: int = 0
     seq: int = 0
 
 

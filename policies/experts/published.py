@@ -25,6 +25,7 @@ class PublishedScores:
     by_gpu: Mapping[str, float]
     neutral_because: str
     stopped: bool = False
+    renewal: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,13 @@ def learned_more(before: Telling, scores: Scores) -> Telling:
 
 
 def telling(
-    before: Telling, scores: Scores, strength: float, now_s: float, *, stopped: bool = False
+    before: Telling,
+    scores: Scores,
+    strength: float,
+    now_s: float,
+    *,
+    stopped: bool = False,
+    renews: bool = False,
 ) -> Telling:
     """Give what is told from now on: the same object where nothing counts as new.
 
@@ -59,7 +66,7 @@ def telling(
         sudden = bool(scores.neutral_because) and not scores.close
         if not sudden and old.by_gpu.keys() == scores.by_gpu.keys():
             scores = Scores(by_gpu=old.by_gpu, neutral_because=old.neutral_because)
-    told = published(old, scores, strength, now_s, stopped=stopped)
+    told = published(old, scores, strength, now_s, stopped=stopped, renews=renews)
     return before if told is old else Telling(told=told)
 
 
@@ -74,6 +81,7 @@ def published(
     now_s: float,
     *,
     stopped: bool = False,
+    renews: bool = False,
 ) -> PublishedScores:
     """Give what is told from now on: the same object where nothing counts as new.
 
@@ -84,10 +92,11 @@ def published(
         now_s: wall time, in seconds; the first version of a daemon is above all of the ones before
             it, as they rise by less than one a second.
         stopped: whether quality has stopped the lean for good.
+        renews: whether experts are to take the scores of the GPUs that they lie on now.
     """
     by_gpu = scores.by_gpu
     if before is not None and _alike(before, scores):
-        if (strength, stopped) == (before.strength, before.stopped):
+        if (strength, stopped, renews) == (before.strength, before.stopped, False):
             return before
         by_gpu = before.by_gpu  # another strength is no reason to move them by noise
     version = max(before.version + 1 if before else 1, int(now_s))
@@ -97,6 +106,7 @@ def published(
         by_gpu=dict(by_gpu),
         neutral_because=scores.neutral_because,
         stopped=stopped,
+        renewal=(before.renewal if before else 0) + int(renews),
     )
 
 

@@ -6,6 +6,10 @@ quality or the operator asks for is larger than the slew limit; it rises no furt
 what was proven; over a run the changes sum to no more than `variation`, the last way back to 0
 included; from `freeze_at` on only quality and the operator move it, and scores stay, too; and once
 quality has stopped it, it is 0 for the rest of the run.
+
+What is bounded is the lean of an expert, its score times the strength, in changes of the strength
+that may move one as far. So experts that are placed elsewhere keep the scores that they took, and
+take others only where `why_lean_stays` has nothing against it.
 """
 
 from dataclasses import dataclass
@@ -70,6 +74,8 @@ class StrengthFacts:
         price: grid intensity now over the mean of the hours ahead.
         trained: share of the run's tokens that is done.
         differ: whether the GPUs are known to differ, so that anything leans at all.
+        untaken: whether the run has not taken yet what it was told last, so that nobody knows what
+            it has spent once it does.
     """
 
     too_dear: str
@@ -80,6 +86,7 @@ class StrengthFacts:
     price: float | None
     trained: float | None
     differ: bool
+    untaken: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +114,43 @@ def scores_stay(
     """
     if now.strength <= 0:
         return False
-    late = trained is not None and trained >= limits.freeze_at
     moved = now.strength + max(now.strength, to)
-    return late or now.variation + moved + max(now.strength, to) > limits.variation
+    spent = now.variation + moved + max(now.strength, to)
+    return _is_late(trained, limits) or spent > limits.variation
+
+
+def why_lean_stays(
+    now: RunStrength,
+    pending: float,
+    trained: float | None,
+    limits: StrengthLimits,
+    to: float = 0.0,
+) -> str:
+    """Say why experts that lie elsewhere now keep the lean that they had; "" where they need not.
+
+    Args:
+        now: what the run leans by.
+        pending: how far its lean would move, if they took the scores of the GPUs that they lie on.
+        trained: share of its tokens that is done; None: not known.
+        limits: of the run.
+        to: the strength that it is told at the same time.
+    """
+    if trained is None:
+        return "nobody knows how near the end of the run is, as it has no tokens_total"
+    if _is_late(trained, limits):
+        return f"from {limits.freeze_at:.0%} of the run's tokens on nothing moves it"
+    most = now.variation + pending + abs(to - now.strength) + max(now.strength, to)
+    if most > limits.variation:
+        return (
+            f"other scores move it by {pending:.3g}, and {now.variation:.3g} of "
+            f"{limits.variation:.3g} of all changes are spent"
+        )
+    return ""
+
+
+def _is_late(trained: float | None, limits: StrengthLimits) -> bool:
+    """Return whether the learning rate may decay by now."""
+    return trained is None or trained >= limits.freeze_at
 
 
 def next_strength(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) -> StrengthStep:
@@ -133,9 +174,9 @@ def allowed(most: float) -> str:
 def _followed(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) -> StrengthStep:
     """Follow the price within the limits."""
     stays = StrengthStep(strength=now.strength, stopped=False, why="")
-    if facts.price is None or not facts.differ:
+    if facts.price is None or not facts.differ or facts.untaken:
         return stays
-    if facts.trained is None or facts.trained >= limits.freeze_at:
+    if _is_late(facts.trained, limits):
         return stays
     wanted = limits.most * min(1.0, max(0.0, facts.price))
     move = max(-limits.slew, min(limits.slew, wanted - now.strength))

@@ -7,11 +7,12 @@ the ranks agreed on before stays.
 """
 
 import logging
+import re
 import threading
 import time
 from typing import Any
 
-from wattmesh.errors import WattmeshError
+from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.link import DaemonLink
@@ -23,6 +24,22 @@ CALL_LIMIT_S = 5.0
 STORE_LIMIT_S = 5.0
 
 TOKENS_KEY, COSTS_KEY = "experts/tokens", "experts/costs"
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+class UnusedCosts:
+    """Says once, in the job's log, that what the daemon says is not used."""
+
+    def __init__(self) -> None:
+        """Begin with all in use."""
+        self._kind = ""
+
+    def say(self, why: str) -> None:
+        """Take in why it is not used; "" where it is."""
+        kind = _NUMBER.sub("", why)  # ages and versions differ in each answer
+        if kind and kind != self._kind:
+            log.warning("expert costs are not used, and what was agreed stays: %s", why)
+        self._kind = kind
 
 
 class CostClient:
@@ -42,6 +59,7 @@ class CostClient:
         self._every_s = EVERY_S
         self._posted = 0
         self._heard: tuple[float, ExpertCostScores] | None = None
+        self._unused = UnusedCosts()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="wattmesh-experts", daemon=True)
 
@@ -90,10 +108,18 @@ class CostClient:
         path = f"/v1/runs/{self._run}/expert-costs"
         try:
             answer = self._link.call("GET", path, None, CALL_LIMIT_S)
-            if answer.accepted:
-                self._heard = (time.monotonic(), ExpertCostScores.from_json(answer.body))
         except WattmeshError as error:
             log.debug("expert costs: %s", error)
+            return
+        if not answer.accepted:
+            return
+        try:
+            costs = ExpertCostScores.from_json(answer.body)
+            self._heard = (time.monotonic(), costs)
+            if costs.age_s <= STALE_S:
+                self._unused.say("")
+        except InputInvalid as error:
+            self._unused.say(f"the daemon's answer is malformed: {error}")
 
     def _leave(self, store: LaunchStore) -> None:
         """Leave the newest answer for the leader, with its age; none once it is stale."""
@@ -103,4 +129,6 @@ class CostClient:
             age_s = costs.age_s + time.monotonic() - at_s
             if age_s <= STALE_S:
                 left = {**costs.to_json(), "age_s": age_s}
+            elif costs.version != 0:
+                self._unused.say(f"the newest that the daemon said are older than {STALE_S:g} s")
         store.put(COSTS_KEY, left)

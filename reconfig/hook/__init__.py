@@ -1,6 +1,7 @@
 """The part of wattmesh inside a rank of a training job: session, boundaries, switches.
 
 The map:
+    agreed_costs.py      what ranks agreed on of expert costs, and how far a lean has moved by it
     attach_check/        gives orders to a run that `wattmesh attach-check` started, and reports on
                          it
     background_fsync.py  makes the checkpoint of a switch durable while training goes on in the new
@@ -13,6 +14,7 @@ The map:
     job.py               what one rank's session rests on
     launching/           how a launch begins, and how it falls asleep
     leaving.py           leaves a generation: in place, by restart, to sleep, in another size
+    loss_pairs.py        paired probes of a launch, and which of them wait for a daemon (pure)
     observed.py          `observe`: the two-line entry
     placed.py            the placement of experts: what a build must hold, what an order changes
     progress.py          the report of a step

@@ -6,18 +6,26 @@ counts for all. Invariant: all ranks hold the same costs, those that the checkpo
 be used leaves them as they are.
 """
 
+import hashlib
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.reconfig.client.cost_client import COSTS_KEY, TOKENS_KEY
-from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
+from wattmesh.reconfig.client.cost_client import COSTS_KEY, TOKENS_KEY, UnusedCosts
+from wattmesh.reconfig.expert_wire import (
+    MOST_PAIRS,
+    STALE_S,
+    ExpertCostScores,
+    ExpertTokenReport,
+    LossPair,
+)
+from wattmesh.reconfig.hook.agreed_costs import AgreedCosts, Scores
+from wattmesh.reconfig.hook.loss_pairs import CATASTROPHE, gap_of, gap_of_ranks, waiting
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.state.state import State
@@ -27,12 +35,6 @@ log = logging.getLogger(__name__)
 KEY = "wattmesh.expert_costs"
 """Name among the extra state of a checkpoint."""
 
-MOST_GAP = 1e6
-"""A relative difference beyond it, or a loss with the lean that is no number, counts as this."""
-
-CATASTROPHE = 1.0
-"""A pair that costs the whole loss once more ends a lean (policies/experts/quality)."""
-
 LONGEST_BUSY_S = 1e9
 """What is beyond it, or no number, is not known."""
 
@@ -40,42 +42,28 @@ TakeCosts = Callable[[State, ExpertCostScores], object]
 """Hands costs to the routers of a state; called on every rank with the same costs."""
 
 
-class AgreedCosts:
-    """What all ranks agreed on, as extra state of the checkpoint.
+@runtime_checkable
+class HandsOn(Protocol):
+    """Hands costs to routers by expert, so that experts can keep the scores that they took.
 
-    Attributes:
-        variation: sum of all changes of the lean over the run, as changes of the strength.
+    `hand_to` of `wattmesh.integrations.pytorch.experts.costs` is one.
     """
 
-    def __init__(self) -> None:
-        """Begin without costs."""
-        self._told: dict[str, Any] | None = None
-        self.variation = 0.0
+    def holders(self, state: State) -> Sequence[tuple[str, Sequence[int]]]:
+        """Give each rank's GPU and the numbers of its experts. Collective."""
+        ...
 
-    @property
-    def costs(self) -> ExpertCostScores | None:
-        """The costs; None while there are none, or none that this version understands."""
-        try:
-            return None if self._told is None else ExpertCostScores.from_json(self._told)
-        except InputInvalid:
-            return None
+    def scores(
+        self, costs: ExpertCostScores, holders: Sequence[tuple[str, Sequence[int]]]
+    ) -> tuple[tuple[float, ...], str]:
+        """Give each expert's score of where it lies, and why they are all 0. Pure."""
+        ...
 
-    def agree(self, costs: ExpertCostScores) -> None:
-        """Hold these from now on."""
-        self.variation += _moved(self.costs, costs)
-        self._told = costs.to_json()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Give what the checkpoint keeps."""
-        spent = {"variation": self.variation} if self.variation else {}
-        return {"costs": self._told, **spent}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it back as it was, so that its digest is the one that was saved."""
-        told = state_dict.get("costs")
-        self._told = told if isinstance(told, dict) else None
-        spent = state_dict.get("variation", 0.0)
-        self.variation = spent if isinstance(spent, float) else 0.0
+    def hand(
+        self, state: State, costs: ExpertCostScores, scores: tuple[float, ...], reason: str
+    ) -> object:
+        """Let the routers of a state lean by these scores and the costs' strength."""
+        ...
 
 
 class RankExpertCosts:
@@ -90,7 +78,11 @@ class RankExpertCosts:
         self._added: Any = 0
         self._busy_s: float | None = None
         self._gap: float | None = None
+        self._leaned = (0.0, 0)
+        self._dropped, self._refused = 0, ""
+        self._unused = UnusedCosts()
         self._handed: tuple[int, ExpertCostScores] | None = None
+        self._holders: tuple[int, Sequence[tuple[str, Sequence[int]]]] | None = None
 
     @property
     def wanted(self) -> bool:
@@ -162,9 +154,21 @@ class RankExpertCosts:
             return
         costs = usable(leader["costs"], generation.run)
         before = agreed.costs
+        # What pairs of this save step were measured with.
+        self._leaned = agreed.strength, agreed.since
         # What was heard last counts, whichever version it has: a clock may have been ahead.
-        if costs is not None and (before is None or costs.version != before.version):
-            agreed.agree(costs)
+        # But what quality has stopped.
+        self._refused = "" if costs is None else agreed.refuses(costs)
+        if self._refused or costs is None:
+            return
+        if before is None or costs.version != before.version:
+            agreed.agree(costs, self._here(costs))
+
+    def _here(self, costs: ExpertCostScores | None) -> Scores | None:
+        """Give each expert's score of where it lies in this generation; None: not known."""
+        if costs is None or self._holders is None or not isinstance(self._take, HandsOn):
+            return None
+        return self._take.scores(costs, self._holders[1])[0]
 
     def tell(
         self,
@@ -175,10 +179,19 @@ class RankExpertCosts:
     ) -> None:
         """Leave what all ranks counted for the client of the daemon; called on the leader."""
         tokens, busy_s = by_gpu(facts)
+        leader = facts[generation.ranks.index(generation.leader)]
+        why = why_unusable(leader["costs"], generation.run) if leader else ""
+        self._unused.say(why or self._refused)
         if not self.wanted or not tokens:
             return
-        leader, agreed = facts[generation.ranks.index(generation.leader)], state.extra.get(KEY)
+        agreed = state.extra.get(KEY)
         held = agreed if isinstance(agreed, AgreedCosts) else AgreedCosts()
+        gap = gap_of_ranks([each["gap"] for each in facts if each])
+        left, heard = (launch_store.peek(key) for key in (TOKENS_KEY, COSTS_KEY))
+        pairs, dropped = waiting(left, heard, self._pair(gap, state, generation))
+        if dropped and len(pairs) == MOST_PAIRS and not self._dropped:
+            log.warning("paired probes are dropped: no daemon has judged the newest %d", MOST_PAIRS)
+        self._dropped = dropped
         report = ExpertTokenReport(
             run=generation.run,
             incarnation=generation.incarnation,
@@ -187,12 +200,29 @@ class RankExpertCosts:
             tokens=tokens,
             busy_s=busy_s,
             layout=generation.layout,
-            strength=held.costs.strength if held.costs else 0.0,
+            strength=held.strength,
+            version=held.costs.version if held.costs else 0,
             variation=held.variation,
+            pending=held.pending(self._here(held.costs)),
             stopped=held.costs.stopped if held.costs else False,
-            gap=leader["gap"],
+            gap=gap,
+            pairs=pairs,
+            dropped=dropped,
         )
         launch_store.put(TOKENS_KEY, {"report": report.to_json(), "counted_at_s": time.time()})
+
+    def _pair(self, gap: float | None, state: State, generation: Generation) -> LossPair | None:
+        """Give the pair of a save step; None where none was measured, or nothing leaned."""
+        strength, lean = self._leaned
+        if gap is None or strength == 0.0:
+            return None
+        return LossPair(
+            step=state.position.step,
+            gap=gap,
+            strength=strength,
+            lean=lean,
+            generation=generation.number,
+        )
 
     def settle(self, state: State, generation: Generation, *, leads: bool) -> None:
         """Begin a generation or go on after a save step: hand the agreed costs to the routers."""
@@ -201,32 +231,32 @@ class RankExpertCosts:
             state.extra.pop(KEY, None)
             return
         agreed = state.extra.setdefault(KEY, AgreedCosts())
+        if isinstance(self._take, HandsOn) and (self._holders or (0,))[0] != generation.number:
+            self._holders = generation.number, self._take.holders(state)
         costs = agreed.costs if isinstance(agreed, AgreedCosts) else None
-        if costs is None or self._handed == (generation.number, costs):
+        if not isinstance(agreed, AgreedCosts) or costs is None:
+            return
+        if self._handed == (generation.number, costs):
             return
         self._handed = (generation.number, costs)
-        self._take(state, costs)
+        said = costs.neutral_because or f"strength {costs.strength:g}"
+        if isinstance(self._take, HandsOn) and self._holders is not None:
+            here, reason = self._take.scores(costs, self._holders[1])
+            kept = agreed.keep(here)
+            if agreed.pending(here):
+                said, reason = f"{said}; experts lie elsewhere, and keep the lean they had", ""
+            self._take.hand(state, costs, kept, reason)
+        else:
+            agreed.called_in(_where(generation))
+            self._take(state, costs)
         if leads:
-            said = costs.neutral_because or f"strength {costs.strength:g}"
             log.info("expert costs, version %d: %s", costs.version, said)
 
 
-def _moved(before: ExpertCostScores | None, after: ExpertCostScores) -> float:
-    """Return how far the lean moved, as the change of strength that may move it as far.
-
-    Other scores at one strength move routers, too: at most as the strength does at the largest.
-    """
-    if before is None:
-        return after.strength
-    moves = (
-        abs(
-            after.strength * after.scores.get(gpu, 0.0)
-            - before.strength * before.scores.get(gpu, 0.0)
-        )
-        for gpu in {*before.scores, *after.scores}
-    )
-    lean = max(moves, default=0.0) / ranges.LARGEST_SCORE
-    return max(abs(after.strength - before.strength), lean)
+def _where(generation: Generation) -> str:
+    """Name where a generation's experts lie, but for the GPUs of its ranks."""
+    placed = hashlib.sha256(repr(generation.placement).encode()).hexdigest()[:16]
+    return f"{generation.layout} {placed}"
 
 
 def _summed(tokens: torch.Tensor) -> torch.Tensor:
@@ -243,14 +273,6 @@ def _unless_agreed(left: Any, state: State) -> Any:
     return None if same else left
 
 
-def gap_of(leaning: float, plain: float) -> float | None:
-    """Return what leaning costs of the loss; None where even without it there is none."""
-    if not math.isfinite(plain) or plain == 0.0:
-        return None
-    gap = (leaning - plain) / abs(plain)
-    return max(-MOST_GAP, min(MOST_GAP, gap)) if math.isfinite(gap) else MOST_GAP
-
-
 def usable(answer: object, run: str) -> ExpertCostScores | None:
     """Read what a daemon said; None where it is malformed, stale, of another run, or says nothing.
 
@@ -260,9 +282,22 @@ def usable(answer: object, run: str) -> ExpertCostScores | None:
         costs = ExpertCostScores.from_json(answer)
     except InputInvalid:
         return None
-    if costs.run != run or costs.version == 0 or costs.age_s > STALE_S:
-        return None
-    return costs
+    return None if costs.version == 0 or why_unusable(answer, run) else costs
+
+
+def why_unusable(answer: object, run: str) -> str:
+    """Say why what a daemon said cannot be used; "" where it can, or says nothing."""
+    if answer is None:
+        return ""
+    try:
+        costs = ExpertCostScores.from_json(answer)
+    except InputInvalid as error:
+        return f"they are malformed: {error}"
+    if costs.run != run:
+        return f"they are of the run {costs.run}"
+    if costs.age_s > STALE_S:
+        return f"they are {costs.age_s:.0f} s old, more than {STALE_S:g} s"
+    return ""
 
 
 def by_gpu(facts: Sequence[Any]) -> tuple[dict[str, int], dict[str, float]]:

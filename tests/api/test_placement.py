@@ -10,11 +10,15 @@ from tests.api.conftest import Served
 from tests.api.test_operators import set_mode
 from tests.builders import messages
 from tests.builders.observations import NOW, observation, run
+from tests.hook.reporting.test_orders import GOOD
+from wattmesh.controller.api.handlers.placement import known_placement
 from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.run_context import examine
-from wattmesh.reconfig.wire import Order
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Order, SwitchMode
 
 PLACEMENT = "/v1/runs/llama-8b/placement"
 WISH = {"placement": [[1, 0, 3, 2], [0, 1, 2, 3]], "reason": "traffic"}
@@ -109,3 +113,64 @@ def test_a_placement_of_another_group_of_gpus_is_refused(served: Served) -> None
     assert "a placement on 4 GPUs, and llama-8b trains as" in found.body["error"]
     assert "1 ranks in an expert-parallel group" in found.body["error"]
     assert served.post(PLACEMENT, {**WISH, "gpus": 1}).status == 200
+
+
+def switched(
+    attempt: int,
+    placement: tuple[tuple[int, ...], ...],
+    state: SwitchState = SwitchState.CONFIRMED,
+    mode: SwitchMode = SwitchMode.IN_PLACE,
+) -> SwitchRow:
+    """A switch of a launch, as the journal has it."""
+    return SwitchRow(
+        switch_id="s",
+        run=messages.RUN,
+        attempt=attempt,
+        epoch=1,
+        from_point="A",
+        to_point="A",
+        order=replace(GOOD, placement=placement, mode=mode),
+        state=state,
+        requested_by="operator",
+        reason="",
+        predicted_ug=None,
+        switch_cost_ug=None,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+
+
+ONE, TWO = ((1, 0),), ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("history", "known", "placement"),
+    [
+        ([], True, ()),
+        ([switched(3, ONE)], True, ONE),
+        ([switched(3, ()), switched(3, ONE)], True, ONE),
+        ([switched(3, TWO), switched(3, ONE)], True, TWO),
+        ([switched(3, TWO, SwitchState.ROLLED_BACK), switched(3, ONE)], True, ONE),
+        ([switched(3, TWO, SwitchState.ANNOUNCED), switched(3, ONE)], True, ONE),
+        ([switched(2, ONE)], False, ()),
+        ([switched(2, ONE, mode=SwitchMode.RESTART)], True, ONE),
+        ([switched(3, ONE, mode=SwitchMode.RESTART)], False, ()),
+    ],
+)
+def test_where_experts_lie_is_what_this_launch_has_confirmed(
+    history: list[SwitchRow], known: bool, placement: tuple[tuple[int, ...], ...]
+) -> None:
+    """An earlier launch's placement may be older than the checkpoint: then nobody says it."""
+    found = known_placement(3, history)
+    assert (found.known, found.placement) == (known, placement)
+    assert bool(found.why) is not known
+
+
+def test_where_experts_lie_can_be_asked(served: Served) -> None:
+    """By number before any order, and while one is under way."""
+    looked(served)
+    for _ in range(2):
+        found = served.get(PLACEMENT)
+        assert (found.status, found.body["placement"], found.body["known"]) == (200, [], True)
+        served.post(PLACEMENT, WISH)
+    assert served.get("/v1/runs/nobody/placement").status == 404

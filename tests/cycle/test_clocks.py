@@ -25,6 +25,7 @@ from wattmesh.controller.cycle.clocks import (
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.cycle.fleet import Fleet, GpusRead
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import stays
 from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow, RunStore
 from wattmesh.errors import Fenced, InputInvalid
 from wattmesh.policies.decision import Action, Decision, Mode, Observation
@@ -238,13 +239,14 @@ def test_all_clocks_are_wished_for_at_once_and_one_that_cannot_be_stops_no_other
         wished.append(tuple(sorted(wishes)))
         wish_clocks(store, wishes, **others)
 
+    monkeypatch.setattr(stays, "_TOGETHER", 2)
     monkeypatch.setattr(RunStore, "wish_clocks", noted)
     monkeypatch.setattr(cycle, "decide", decided)
     turn(journal)
     clocks = {each.run: each.clock_mhz for each in journal.runs.all(T0)}
     assert clocks == {"r": 1305, "s": 1305, "t": 1305 if target == "S" else None}
     assert len(wished) == commits
-    assert {each.clock_mhz for each in journal.stays.of("s")[-1:]} == {1305}
+    assert {each: journal.stays.of(each)[-1].clock_mhz for each in clocks} == clocks
 
 
 def test_clocks_wished_for_together_are_all_written_or_none(journal: Journal) -> None:

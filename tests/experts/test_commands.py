@@ -34,6 +34,7 @@ COUNTERS: dict[str, Any] = {
         for name, joules in (("GPU-a", 1e-3), ("GPU-b", 2e-3))
     ]
 }
+SWEEP: dict[str, Any] = COUNTERS["gpus"][0]["sweep"]
 
 
 def put(tmp_path: Path, value: Any) -> str:
@@ -131,6 +132,19 @@ def test_counts_that_do_not_sum_are_one_sentence(
     assert main(["experts", "place", put(tmp_path, given)]) == 1
     told = capsys.readouterr().err
     assert f"{name} has 6 tokens of the experts 0 and 1 in layer 0, and one of both has" in told
+
+
+def test_experts_that_do_not_divide_are_placed_but_not_ordered_nor_in_a_dry_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file may have any number; a live job has as many on each GPU."""
+    five = put(tmp_path, ROUTING | {"experts": 5, "chosen": [[[0, 1], [2, 4]]]})
+    assert main(["experts", "place", five]) == 0
+    capsys.readouterr()
+    nobody = ["--run", "moe", "--socket", str(tmp_path / "no.sock")]
+    for more in (nobody, [*nobody, "--dry-run"]):
+        assert main(["experts", "place", five, *more]) == 1
+        assert "5 experts do not divide among 4 GPUs" in capsys.readouterr().err
 
 
 def test_three_classes_share_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,6 +251,8 @@ def test_a_file_that_cannot_be_placed_is_one_sentence(
     [
         ({"sweep": None}, "the sweep of GPU 0 is no JSON object"),
         ({"sweep": {"idle_w": 70}}, "has no number"),
+        ({"sweep": SWEEP | {"idle_w": -1}}, "sweep of GPU 0 cannot be: a sweep of (0.00"),
+        ({"sweep": SWEEP | {"idle_w": float("nan")}}, "sweep of GPU 0 cannot be: a sweep"),
         ({"spans": []}, "spans of GPU 0 must be a list of 1 to"),
         ({"spans": [{"seconds": 60}]}, "span 0 of GPU 0 has no number"),
         ({"spans": [{"seconds": 60, "rows": 1, "energy_j": 1, "clock_mhz": 1.5}]}, "whole number"),

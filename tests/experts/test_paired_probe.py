@@ -10,7 +10,7 @@ from torch import nn
 from tests.experts.test_router import COSTS, batches, router, shares
 from wattmesh.integrations.pytorch.experts.paired_probe import paired_probe
 from wattmesh.integrations.pytorch.experts.router import EnergyRouter, RouterMode
-from wattmesh.reconfig.hook.expert_costs import MOST_GAP, gap_of
+from wattmesh.reconfig.hook.loss_pairs import MOST_GAP, gap_of
 from wattmesh.reconfig.state.state import State
 
 STATE = cast(State, SimpleNamespace())

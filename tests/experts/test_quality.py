@@ -179,3 +179,87 @@ def test_what_stops_it_is_said_without_a_gain_that_was_before() -> None:
     assert "leaning costs more than 0.50% of the loss: 3.00% the last one" in found.stop
     # The twin: without such gains it says the average.
     assert "leaning costs 3.00% of the loss, more than 0.50%" in after([0.03] * 20).stop
+
+
+Relate = Callable[[PairedEvidence, float, float], PairedEvidence]
+
+
+def remembered(gaps: Pairs, noise: float) -> tuple[float, float]:
+    """Sum products and squares of differences from the start, by the definition of each."""
+    most = rules.WIDEST * noise
+    moves = np.clip(np.diff(gaps), -most, most)
+    age = np.arange(len(moves) - 2, -1, -1)
+    weight = (1 - 1 / rules.REMEMBERED) ** age
+    return float(weight @ (moves[1:] * moves[:-1])), float(weight @ (moves[1:] ** 2))
+
+
+def mistaken_relation() -> set[str]:
+    """Name what the record of how pairs are related has wrong."""
+    found, noise = set(), 0.005
+    for kind, centre, size, most in (
+        ("normal", 0.0, noise, 0.12),
+        ("normal", 0.7, noise, 0.12),
+        ("related", 0.7, noise, 0.62),
+        ("normal", 0.0, 20 * noise, 0.12),
+    ):
+        gaps = drawn(kind, size, 1, 500)[0] + centre
+        known = PairedEvidence()
+        for gap in gaps:
+            known = replace(rules._related(known, gap, noise), last=gap)
+        along, square = remembered(gaps, noise)
+        if not math.isclose(known.along, along, rel_tol=1e-9):
+            found.add("products")
+        if not math.isclose(known.square, square, rel_tol=1e-9):
+            found.add("squares")
+        # What it says: differences of unrelated pairs have products of minus half a square.
+        related = 1 + 2 * known.along / max(known.square, 1e-30)
+        if size == noise and not most - 0.24 <= related <= most:
+            found.add("related")
+    return found
+
+
+RELATIONS: dict[str, Relate] = {
+    "nothing is remembered": lambda known, gap, noise: known,
+    "no product": lambda *words: replace(RIGHT(*words), along=0.0),
+    "the product turned round": lambda *words: replace(RIGHT(*words), along=-RIGHT(*words).along),
+    "half of the product": lambda known, *words: replace(
+        RIGHT(known, *words), along=(RIGHT(known, *words).along + known.along) / 2
+    ),
+    "no square": lambda *words: replace(RIGHT(*words), square=words[0].square),
+    "twice the square": lambda known, *words: replace(
+        RIGHT(known, *words), square=2 * RIGHT(known, *words).square - known.square
+    ),
+    "the difference before is kept": lambda known, *words: replace(
+        RIGHT(known, *words), moved=known.moved or RIGHT(known, *words).moved
+    ),
+    "a spike is not held": lambda known, gap, noise: RIGHT(known, gap, 1e9),
+    "a spike is held sooner": lambda known, gap, noise: RIGHT(known, gap, noise / 4),
+    "nothing is forgotten": lambda known, *words: replace(
+        RIGHT(known, *words), square=known.square + (RIGHT(known, *words).moved or 0.0) ** 2
+    ),
+}
+RIGHT: Relate = rules._related
+
+
+def test_how_pairs_are_related_is_told_by_their_differences() -> None:
+    """By brute force over all pairs; about 0 for unrelated ones and 0.5 for such, at any centre."""
+    assert mistaken_relation() == set()
+
+
+@pytest.mark.parametrize("mistake", list(RELATIONS))
+def test_each_mistake_in_how_pairs_are_related_is_found(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A twin with one mistake fails the check above."""
+    monkeypatch.setattr(rules, "_related", RELATIONS[mistake])
+    assert mistaken_relation()
+
+
+def test_without_what_relates_pairs_a_good_lean_would_be_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Related pairs about no loss at all: hardly any run is stopped, of the twin's more."""
+    runs = drawn("related", 0.02, 24, 250)
+    ours = stopped(runs)
+    monkeypatch.setattr(rules, "_related", lambda known, *_: known)
+    assert ours <= 2 < stopped(runs)

@@ -25,12 +25,15 @@ class Told(UnixHttp):
     """A daemon that keeps what it is told."""
 
     def __init__(self, at: Path) -> None:
-        """Nothing yet."""
+        """Nothing yet; experts lie by number."""
         self.calls: list[tuple[str, str, Any]] = []
+        self.placed: dict[str, Any] = {"placement": [], "known": True, "why": ""}
         super().__init__(at)
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-        """Do what is asked."""
+        """Say where experts lie, and do what is asked."""
+        if method == "GET":
+            return 200, json.dumps(self.placed).encode()
         self.calls.append((method, path, body))
         return 200, json.dumps({"done": "it will be placed"}).encode()
 
@@ -103,6 +106,32 @@ def test_without_a_dry_run_the_run_is_asked_to_do_it(
     assert body == by_file[2]
     assert (body["gpus"], body["reason"]) == (4, "less traffic")
     assert main([*words(folder), "--socket", str(tmp_path / "no.sock")]) != 0
+
+
+def test_a_file_is_compared_with_where_the_runs_experts_lie(
+    tmp_path: Path, socket_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the daemon says; where it does not know, by number, and the answer says so."""
+    at = ["--run", "moe", "--socket", str(socket_path)]
+    file = ["experts", "place", put(tmp_path, ROUTING), *at]
+    with Told(socket_path) as daemon:
+        first = said(capsys, *file)
+        assert (first["gains"], first["before_is"]) == (True, "by number")
+        daemon.placed["placement"] = daemon.calls.pop()[2]["placement"]
+        again = said(capsys, *file)
+        assert (again["gains"], again["before_is"]) == (False, "as it is")
+        assert again["done"].endswith("experts as it is; nothing was ordered")
+        assert said(capsys, *file, "--dry-run")["before_is"] == "as it is"
+        assert daemon.calls == []
+        daemon.placed = {"placement": [], "known": False, "why": "placed in launch 2"}
+        unknown = said(capsys, *file)
+        assert (unknown["gains"], unknown["before_is"]) == (True, "by number")
+        assert unknown["before_is_not_known"] == "placed in launch 2"
+        assert main(file) == 0
+        assert "with experts by number: placed in launch 2" in capsys.readouterr().out
+    assert main([*file, "--dry-run"]) == 0
+    assert "the daemon does not say (" in " ".join(capsys.readouterr().out.split())
+    assert main(file) != 0
 
 
 def test_what_gains_nothing_over_what_is_is_not_ordered(

@@ -74,7 +74,7 @@ def test_installs_once(checkout: Checkout) -> None:
     assert checkout.setup().returncode == 0
     backend, project, titan = checkout.pip_calls()
     assert backend.endswith("-c constraints.txt setuptools")
-    extras = ".[daemon,deepspeed,torchtitan,huggingface,lightning,trackers,dev]"
+    extras = ".[daemon,deepspeed,torchtitan,huggingface,lightning,megatron,trackers,dev]"
     assert project.endswith(f"--no-build-isolation --editable {extras}")
     assert titan.endswith("--no-deps torchtitan")
     assert checkout.setup().returncode == 0

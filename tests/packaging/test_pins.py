@@ -21,10 +21,13 @@ def _pins() -> dict[str, Requirement]:
 
 
 def _asked_for() -> list[str]:
-    """List what `.[daemon,deepspeed,torchtitan,huggingface,lightning,trackers,dev]` asks for."""
+    """List what scripts/setup asks for: `.[daemon,deepspeed, ... ,trackers,dev]`."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    keys = ("daemon", "deepspeed", "torchtitan", "huggingface", "lightning", "trackers", "dev")
+    keys = (
+        "daemon", "deepspeed", "torchtitan", "huggingface", "lightning", "megatron", "trackers",
+        "dev",
+    )  # fmt: skip
     chosen = [name for key in keys for name in extras[key]]
     return [*project["dependencies"], *chosen]
 

@@ -1,8 +1,10 @@
 """Experts over two classes: counts by speed end first of all that fit, and waiting is paid for."""
 
+import inspect
 import itertools
 import json
 from dataclasses import replace
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -28,9 +30,10 @@ from wattmesh.policies.layout_search.expert_groups import (
 from wattmesh.policies.layout_search.gpu_parts import GpuPart, MixedJob
 from wattmesh.policies.layout_search.mixed import search_mixed
 from wattmesh.policies.layout_search.search import CLOCKS
+from wattmesh.policies.parallelism.energy import step_energy
 from wattmesh.policies.parallelism.hardware import CLASSES, GpuClass
 from wattmesh.policies.parallelism.presets import PRESETS
-from wattmesh.policies.parallelism.step_time import layer_time
+from wattmesh.policies.parallelism.step_time import layer_time, step_time
 
 H100, A100 = CLASSES["h100"], CLASSES["a100"]
 TWIN = replace(H100, name="twin")
@@ -247,3 +250,89 @@ def test_the_command_says_both_and_what_no_job_can_do(capsys: pytest.CaptureFixt
     dense = ["configs", "search", "--model", "llama3-8b", "--batch", "96", "--json", "--gpus"]
     assert main([*dense, "8xh100,8xa100"]) == 0
     assert json.loads(capsys.readouterr().out)["expert_groups"] is None
+
+
+def waited_watts(part: GpuPart) -> float:
+    """What a GPU that waits draws, by its data sheet and the fitted shares."""
+    above_idle = part.gpu.power_w - part.gpu.idle_w
+    share = MODEL.shares
+    return part.gpus * (part.gpu.idle_w + share.waiting * above_idle + share.node_w_per_gpu)
+
+
+def twins_joules(asked: MixedJob, groups: ExpertGroups) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds and joules of a step of GPUs that never wait for each other, without the rule."""
+    counts = equal_counts(asked, groups).mean
+    setups = groups_module._setups(asked, groups, counts)[0]
+    energy = step_energy(setups, step_time(setups, MODEL.parameters), MODEL.shares, clock=CLOCKS[0])
+    gpus = sum(part.gpus for part in asked.parts)
+    step_s = np.asarray(energy.step_s)
+    return step_s, gpus * np.asarray(energy.node_w) * step_s
+
+
+def broken_bills(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Name what the joules of a step do not pay for.
+
+    A second that all wait longer takes each GPU's waiting watts, and GPUs that never wait take
+    their own joules only.
+    """
+    late_s, found = 7.0, set()
+    for name, asked in (("mixed", job(2, 1)), ("alike", job(2, 2, TWIN))):
+        groups = some(asked)
+        if name == "alike":
+            same = groups.layout[0].micro_batch == groups.layout[1].micro_batch
+            whole = 6 % np.asarray(groups.layout[0].ep) == 0
+            groups = take_groups(groups, np.flatnonzero(same & whole))
+            assert len(groups.batches)
+        counts = equal_counts(asked, groups)
+        plain = group_costs(asked, groups, counts, MODEL)
+        if name == "alike":
+            step_s, joules = twins_joules(asked, groups)
+            if not np.allclose(plain.joules[0], joules, rtol=1e-9):
+                found.add("who does not wait")
+            assert np.allclose(plain.step_s[0], step_s, rtol=1e-9)
+        with monkeypatch.context() as patched:
+            slowest = groups_module._slowest_s
+            patched.setattr(
+                groups_module, "_slowest_s", lambda *words, of=slowest: of(*words) + late_s
+            )
+            longer = group_costs(asked, groups, counts, MODEL)
+        expected = late_s * sum(map(waited_watts, asked.parts))
+        if not np.allclose(longer.joules - plain.joules, expected, rtol=1e-6):
+            found.add("who waits")
+    return found
+
+
+BILLS: dict[str, tuple[str, str]] = {
+    "twice": ("slowest - own_s)", "slowest - own_s) * 2"),
+    "nothing": ("slowest - own_s)", "slowest - own_s) * 0"),
+    "all of the step": ("slowest - own_s)", "slowest)"),
+    "without what others take": ("slowest - own_s)", "-own_s)"),
+    "not at its watts": ("waiting_w(part.gpu, model.shares) * (", "("),
+    "at the first class's watts": ("waiting_w(part.gpu,", "waiting_w(job.parts[0].gpu,"),
+    "not added": ("own_s + waiting_j)", "own_s)"),
+    "only waiting": ("np.asarray(energy.node_w) * own_s + waiting_j", "waiting_j"),
+}
+"""Mistakes in the line that pays for waiting: what stands there, and what would."""
+
+
+def test_a_second_that_all_wait_takes_each_gpus_waiting_watts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the data sheets, on a mixed group; and twins that never wait pay for nothing else."""
+    assert broken_bills(monkeypatch) == set()
+
+
+@pytest.mark.parametrize("mistake", list(BILLS))
+def test_each_mistake_in_what_waiting_costs_is_found(
+    monkeypatch: pytest.MonkeyPatch, mistake: str
+) -> None:
+    """The rule's own text with one mistake in it fails the check above."""
+    text = inspect.getsource(group_costs)
+    right, wrong = BILLS[mistake]
+    assert text.count(right) == 1
+    names = dict(vars(groups_module))
+    exec(text.replace(right, wrong), names)
+    # Globals of the twin are the module's, so that the check's patch reaches it.
+    twin = FunctionType(names["group_costs"].__code__, vars(groups_module), "group_costs")
+    monkeypatch.setitem(globals(), "group_costs", twin)
+    assert broken_bills(monkeypatch)

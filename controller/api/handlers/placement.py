@@ -1,4 +1,4 @@
-"""`POST /v1/runs/{run}/placement`: the experts of a run, placed anew at its next save step.
+"""`/v1/runs/{run}/placement`: where a run's experts lie, and placing them anew at a save step.
 
 The placement is a switch in the layout that the run has, so it is an order like any: its row is
 committed before the run can fetch it, and the run proves or takes back what it does. Invariant:
@@ -6,6 +6,7 @@ only a person asks for it, the deadline guard permits it, and the job may still 
 """
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,13 +14,50 @@ from wattmesh.controller.api.handlers.operators import check_acted_on
 from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
 from wattmesh.controller.cycle.act import BOUNDARIES_VALID, OPERATOR
 from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.controller.views import Done
+from wattmesh.controller.journal.runs.switches import SwitchRow
+from wattmesh.controller.views import Done, PlacedExperts
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.rules.orders import placement_too_late
 from wattmesh.policies.run_context import examine
 from wattmesh.reconfig import placement as placements
 from wattmesh.reconfig.expert_wire import PlacementWish
+from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode
+
+HISTORY = 1000
+"""Switches of a run that are looked through."""
+
+
+def placed(context: RequestContext, call: Call) -> PlacedExperts:
+    """Say where a run's experts lie, as far as its confirmed orders say so."""
+    row = context.run(call.path["run"], call.peer)
+    return known_placement(row.attempt, context.journal.switches.history(row.run, HISTORY))
+
+
+def known_placement(attempt: int, history: Sequence[SwitchRow]) -> PlacedExperts:
+    """Conclude where experts lie in a launch. Pure.
+
+    A placement stays in every later switch of its launch. A later launch begins from a checkpoint,
+    which may be from before.
+
+    Args:
+        attempt: the launch's number.
+        history: switches of the run, newest first.
+    """
+    newest = next(
+        (each for each in history if each.order.placement and each.state is SwitchState.CONFIRMED),
+        None,
+    )
+    if newest is None:
+        return PlacedExperts(placement=(), known=True)
+    launch = newest.attempt + int(newest.order.mode is SwitchMode.RESTART)
+    if launch == attempt:
+        return PlacedExperts(placement=newest.order.placement, known=True)
+    why = (
+        f"experts were placed in launch {launch}, and launch {attempt} may have begun from a "
+        "checkpoint of before; `wattmesh experts place RUN --checkpoint-dir DIR` reads it there"
+    )
+    return PlacedExperts(placement=(), known=False, why=why)
 
 
 def place(context: RequestContext, call: Call) -> Done:

@@ -58,7 +58,7 @@ Unpack = Annotated[
     ),
 ]
 WeightsOnly = Annotated[
-    bool, typer.Option("--weights-only", help="Leave a trainer's optimizer file out.")
+    bool, typer.Option("--weights-only", help="Leave a trainer's optimizer out.")
 ]
 Gentle = Annotated[
     bool,
@@ -71,7 +71,8 @@ def convert_source(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="SRC", help="Checkpoint: torch DCP, Hugging Face, DeepSpeed or universal."
+            metavar="SRC",
+            help="Checkpoint: torch DCP, Hugging Face, DeepSpeed, Megatron or universal.",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="Folder to make; must not exist.")],

@@ -77,7 +77,11 @@ def _learned(given: dict[str, Any], what: str) -> tuple[TokenCost, list[str]]:
     simulated = given.get("simulated", False)
     if type(simulated) is not bool:
         raise InputInvalid(f"{what}: simulated must be true or false")
-    sweep = OfflineSweep(**{key: number(asked, key, f"the sweep of {what}") for key in SWEEP_KEYS})
+    numbers = {key: number(asked, key, f"the sweep of {what}") for key in SWEEP_KEYS}
+    try:
+        sweep = OfflineSweep(**numbers)
+    except InputInvalid as error:
+        raise InputInvalid(f"the sweep of {what} cannot be: {error}") from None
     spans = [
         replace(_span(each, f"span {at} of {what}"), simulated=simulated)
         for at, each in enumerate(listed(given.get("spans"), f"spans of {what}", MOST_SPANS))

@@ -1,14 +1,14 @@
 """`wattmesh experts`: a run or files in, answers out; only `place` may ask to move experts."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.client import DaemonConnection, segment
 from wattmesh.controller.cli.output import print_json, print_lines
-from wattmesh.errors import InputInvalid
+from wattmesh.errors import InputInvalid, WattmeshError
 
 # numpy is loaded by the command that needs it, so that the list of commands answers at once.
 
@@ -116,10 +116,7 @@ def place(
         rows_of,
         write_placement,
     )
-    from wattmesh.controller.cli.experts.placement_screen import (  # noqa: PLC0415
-        no_gain,
-        place_lines,
-    )
+    from wattmesh.controller.cli.experts.placement_screen import place_lines  # noqa: PLC0415
     from wattmesh.controller.cli.experts.recorded_run import find_recording  # noqa: PLC0415
 
     recording = None
@@ -128,8 +125,12 @@ def place(
         if run is not None:
             raise InputInvalid("--run is for a FILE; leave it out, RUN itself is ordered")
         run = recording.run
+    unknown = ""
     if recording is None:
         problem, present = read_problem(Path(of), gpus), None
+        if run is not None:
+            lying, unknown = _placed_now(DaemonConnection(socket), run)
+            present = present_placement(problem, lying)
     else:
         problem = problem_of(recording.given, recording.path, gpus)
         present = present_placement(problem, recording.placed)
@@ -138,20 +139,44 @@ def place(
     if recording is not None:
         answer["recorded"] = recording.to_json()
         lines.insert(0, recording.sentence())
+    if unknown:
+        answer["before_is_not_known"] = unknown
+        lines.append(f"compared with experts by number: {unknown}")
     if out is not None:
         write_placement(out, answer)
+    # A dry run, too, is refused what would be refused.
+    rows = rows_of(answer) if run is not None else []
     if run is not None and not dry_run:
-        wish = {"placement": rows_of(answer), "gpus": len(answer["gpus"]), "reason": reason}
-        if answer["gains"]:
-            told = DaemonConnection(socket).post(f"/v1/runs/{segment(run)}/placement", wish)
-            answer["done"] = told["done"]
-        else:
-            answer["done"] = f"{no_gain(answer)}; nothing was ordered"
+        answer["done"] = _order(DaemonConnection(socket), run, answer, rows, reason)
         lines.append(answer["done"])
     if as_json:
         print_json(answer)
     else:
         print_lines(lines)
+
+
+def _order(
+    daemon: DaemonConnection, run: str, answer: dict[str, Any], rows: list[Any], reason: str
+) -> str:
+    """Order a run to place its experts so, if anything gains; say what was done."""
+    from wattmesh.controller.cli.experts.placement_screen import no_gain  # noqa: PLC0415
+
+    if not answer["gains"]:
+        return f"{no_gain(answer)}; nothing was ordered"
+    wish = {"placement": rows, "gpus": len(answer["gpus"]), "reason": reason}
+    return str(daemon.post(f"/v1/runs/{segment(run)}/placement", wish)["done"])
+
+
+def _placed_now(daemon: DaemonConnection, run: str) -> tuple[list[Any], str]:
+    """Ask where a run's experts lie; [] is by number. Say why that is not known, "" where it is.
+
+    A daemon that does not answer refuses the order itself, so it is no error here.
+    """
+    try:
+        told = daemon.get(f"/v1/runs/{segment(run)}/placement")
+    except WattmeshError as error:
+        return [], f"where they lie is not known, as the daemon does not say ({error})"
+    return told.get("placement", []), told.get("why", "")
 
 
 @app.command()

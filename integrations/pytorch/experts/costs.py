@@ -74,7 +74,7 @@ def hand_to(
     *,
     experts: int,
     gpu: str,
-) -> Callable[[State, ExpertCostScores], None]:
+) -> "CostsByExpert":
     """Make what `attach` takes as `expert_costs`.
 
     Args:
@@ -83,17 +83,41 @@ def hand_to(
         experts: of a layer. They need not divide: each is held by whoever names it.
         gpu: of this rank: the UUID that the daemon knows it by.
     """
+    return CostsByExpert(routers=routers, own_experts=own_experts, experts=experts, gpu=gpu)
 
-    def take(state: State, costs: ExpertCostScores) -> None:
-        held = ranks.gather([gpu, sorted(set(own_experts(state)))])
-        given, reason = of_experts(costs, held, experts)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostsByExpert:
+    """Hands costs to routers by expert: experts keep the scores that they took; see `hand_to`."""
+
+    routers: Callable[[State], Iterable[TakesCosts]]
+    own_experts: Callable[[State], Iterable[int]]
+    experts: int
+    gpu: str
+
+    def __call__(self, state: State, costs: ExpertCostScores) -> None:
+        """Hand on the scores of where experts lie now. Collective."""
+        self.hand(state, costs, *self.scores(costs, self.holders(state)))
+
+    def holders(self, state: State) -> list[tuple[str, Sequence[int]]]:
+        """Give each rank's GPU and the numbers of its experts. Collective."""
+        return ranks.gather((self.gpu, sorted(set(self.own_experts(state)))))
+
+    def scores(
+        self, costs: ExpertCostScores, holders: Iterable[tuple[str, Sequence[int]]]
+    ) -> tuple[tuple[float, ...], str]:
+        """Give each expert's score of where it lies, and why they are all 0."""
+        return of_experts(costs, holders, self.experts)
+
+    def hand(
+        self, state: State, costs: ExpertCostScores, scores: tuple[float, ...], reason: str
+    ) -> None:
+        """Let the routers of a state lean by these; `reason`: why they are all 0, "" otherwise."""
         strength = 0.0 if reason else costs.strength
-        for router in routers(state):
-            reason = router.set_costs(given, strength) or reason
+        for router in self.routers(state):
+            reason = router.set_costs(scores, strength) or reason
         if reason and (not dist.is_initialized() or dist.get_rank() == 0):
             log.info("experts do not lean: %s", reason)
-
-    return take
 
 
 def of_experts(
@@ -120,13 +144,24 @@ def of_experts(
             else:
                 gone.add(gpu)
     if gone:
-        return (0.0,) * experts, f"{len(gone)} GPUs that hold experts have no cost"
+        return (0.0,) * experts, _without_cost(len(gone))
     if not all(found):
-        return (0.0,) * experts, f"{sum(not each for each in found)} experts are held by nobody"
+        alone = sum(not each for each in found)
+        verb = "expert is" if alone == 1 else "experts are"
+        return (0.0,) * experts, f"{alone} {verb} held by nobody"
     means = tuple(math.fsum(each) / len(each) for each in found)
     if max(means) - min(means) < LEAST_RANGE:
         return (0.0,) * experts, costs.neutral_because or ALIKE
     return means, costs.neutral_because
+
+
+def _without_cost(gpus: int) -> str:
+    """Say that GPUs that hold experts have no cost."""
+    return (
+        "1 GPU that holds experts has no cost"
+        if gpus == 1
+        else f"{gpus} GPUs that hold experts have no cost"
+    )
 
 
 def same_on_all_ranks(own: ExpertCosts, group: ProcessGroup | None = None) -> ExpertCosts:
@@ -165,7 +200,7 @@ def _reasons(answer: object, run: str, holders: Sequence[str], held_s: float) ->
     scores: Mapping[str, Any] = answer["scores"]
     gone = {gpu for gpu in holders if gpu not in scores}
     if gone:
-        yield f"{len(gone)} GPUs that hold experts have no cost"
+        yield _without_cost(len(gone))
     found, strength = [scores.get(gpu) for gpu in holders], answer.get("strength")
     numbers = [each for each in found if _is_number(each)]
     if not _is_number(strength) or len(numbers) < len(found):

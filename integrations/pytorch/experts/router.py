@@ -163,14 +163,13 @@ class EnergyRouter(nn.Module):
         own = unseen and not self._is_watched()
         if self.timesteps is not None and timestep is not None:
             logits_NX, own = logits_NX + self.timesteps(timestep.flatten()), unseen
-        half = logits_NX.dtype in (torch.float16, torch.bfloat16)
-        if self.mode is RouterMode.SOFT:
-            # 16 bits and 32 give 32.
-            in_place = own and not half
-            logits_NX = logits_NX.sub_(self.lean_X) if in_place else logits_NX - self.lean_X
-        elif half:
-            logits_NX = logits_NX.float()
-        own = unseen if half else own
+        leans = self.mode is RouterMode.SOFT
+        if logits_NX.dtype in (torch.float16, torch.bfloat16):
+            # 16 bits less 32 are 32, in one pass.
+            logits_NX = logits_NX - self.lean_X if leans else logits_NX.float()
+            own = unseen
+        elif leans:
+            logits_NX = logits_NX.sub_(self.lean_X) if own else logits_NX - self.lean_X
         return logits_NX, own and logits_NX.dtype == torch.float32
 
     def _is_watched(self) -> bool:

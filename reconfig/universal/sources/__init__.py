@@ -13,4 +13,5 @@ The map:
     slots.py               what shapes optimizer slots have, and that none is lost
     source.py              the result of opening any source: index, values, fingerprints
     ties.py                compares tensors that are declared to be tied
+    torch_dist/            opens Megatron-core's `torch_dist` folders
 """

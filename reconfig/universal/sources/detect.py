@@ -1,10 +1,12 @@
 """Detects the kind of a checkpoint, and opens it.
 
     a folder with manifest.json        a universal checkpoint
+    a folder with metadata.json and common.pt      Megatron's torch_dist
     a folder with .metadata            torch DCP
     a folder of such folders           torch DCP: a model's and an optimizer's, side by side
     a folder with zero_pp_rank_*       DeepSpeed, one tag
     a folder with `latest`             DeepSpeed: the tag that it names
+    a folder with latest_checkpointed_iteration.txt    Megatron: the iteration that it names
     a folder of steps                  torch DCP: the one with the highest number
     a folder with *.safetensors        Hugging Face, where it is none of these
 
@@ -28,8 +30,10 @@ from wattmesh.reconfig.universal.sources.deepspeed.grid import is_deepspeed, is_
 from wattmesh.reconfig.universal.sources.huggingface import is_huggingface, open_huggingface
 from wattmesh.reconfig.universal.sources.own import is_universal, open_own
 from wattmesh.reconfig.universal.sources.source import NO_CHOICES, Choices, Source
+from wattmesh.reconfig.universal.sources.torch_dist.megatron import is_megatron, open_megatron
 
 LATEST = "latest"
+ITERATION = "latest_checkpointed_iteration.txt"
 _TAG_NBYTES = 4096
 _NAME = 255
 
@@ -84,6 +88,8 @@ def _opened(
         return open_own(folder, allowance)
     if kind == "huggingface":
         return open_huggingface(folder, declared, allowance, choices)
+    if kind == "megatron":
+        return open_megatron(folder, declared, allowance, choices)
     return open_deepspeed(folder, declared, allowance)
 
 
@@ -92,7 +98,7 @@ _MEANT_FOR = {
     "optim": ("dcp", "huggingface"),
     "shards": ("huggingface",),
     "unpack": ("dcp",),
-    "weights_only": ("huggingface",),
+    "weights_only": ("huggingface", "megatron"),
 }
 
 
@@ -126,8 +132,9 @@ def locate(path: Path, allowance: Allowance | None = None) -> tuple[Path, str]:
         _refuse_without_zero(path)
         raise InputInvalid(
             f"{path}: there is no checkpoint in it. Looked for: manifest.json (universal "
-            f"checkpoint), {METADATA} (torch DCP), zero_pp_rank_*_optim_states.pt or `{LATEST}` "
-            f"(DeepSpeed), *.safetensors (Hugging Face), and {METADATA} in its folders (steps of "
+            f"checkpoint), metadata.json or `{ITERATION}` (Megatron), {METADATA} (torch DCP), "
+            f"zero_pp_rank_*_optim_states.pt or `{LATEST}` (DeepSpeed), *.safetensors (Hugging "
+            f"Face), and {METADATA} in its folders (steps of "
             "torch DCP, or a model and its optimizer)."
         )
     return found
@@ -137,10 +144,14 @@ def _kind(folder: Path) -> str:
     """Kind of the checkpoint in a folder; "" for none."""
     tests: tuple[tuple[str, Callable[[Path], bool]], ...] = (
         ("universal", is_universal),
+        ("megatron", is_megatron),
         ("dcp", lambda each: (each / METADATA).is_file() or bool(beside.parts(each))),
         ("deepspeed", is_deepspeed),
     )
     kinds = [kind for kind, is_it in tests if is_it(folder)]
+    if "megatron" in kinds:
+        # Its folders are DCP's, with rules of their own.
+        kinds = [each for each in kinds if each != "dcp"]
     if len(kinds) > 1:
         raise InputInvalid(
             f"{folder}: it holds both a {kinds[0]} and a {kinds[1]} checkpoint; name one of them."
@@ -149,29 +160,47 @@ def _kind(folder: Path) -> str:
 
 
 def _latest(path: Path, allowance: Allowance) -> tuple[Path, str] | None:
-    """Follow DeepSpeed's file `latest`, which names a folder beside it."""
+    """Follow DeepSpeed's file `latest`, or Megatron's, which name a folder beside them."""
+    for name in (LATEST, ITERATION):
+        tag = _told(path, name, allowance)
+        if tag is not None:
+            return _named(path, name, _iteration(tag) if name == ITERATION else tag)
+    return None
+
+
+def _told(path: Path, name: str, allowance: Allowance) -> str | None:
+    """What a small file says; None where it is missing."""
     try:
         with RegularFiles(path) as files:
-            tag = files.read(LATEST, _TAG_NBYTES, allowance).decode().strip()
+            return files.read(name, _TAG_NBYTES, allowance).decode().strip()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise InputInvalid(
-            f"{path / LATEST}: cannot be read ({error}); name the checkpoint's own folder."
+            f"{path / name}: cannot be read ({error}); name the checkpoint's own folder."
         ) from error
+
+
+def _iteration(tag: str) -> str:
+    """The folder of an iteration: Megatron's file tells its number, or `release`."""
+    return f"iter_{int(tag):07d}" if re.fullmatch(r"[0-9]{1,18}", tag) else tag
+
+
+def _named(path: Path, name: str, tag: str) -> tuple[Path, str]:
+    """The folder that a file names."""
     parts = PurePosixPath(tag).parts
     if len(parts) != 1 or parts[0] in ("..", "/") or not tag.isprintable() or len(tag) > _NAME:
-        raise InputInvalid(f"{path / LATEST}: {tag!r:.80} is not the name of a folder beside it.")
+        raise InputInvalid(f"{path / name}: {tag!r:.80} is not the name of a folder beside it.")
     if (path / tag).is_symlink():
         raise InputInvalid(
-            f"{path / LATEST}: it names {tag!r:.80}, a symbolic link; name the folder you mean."
+            f"{path / name}: it names {tag!r:.80}, a symbolic link; name the folder you mean."
         )
     if not (path / tag).is_dir():
-        raise InputInvalid(f"{path / LATEST}: it names {tag!r:.80}, which does not exist.")
+        raise InputInvalid(f"{path / name}: it names {tag!r:.80}, which does not exist.")
     kind = _kind(path / tag)
     if not kind:
         _refuse_without_zero(path / tag)
-        raise InputInvalid(f"{path / tag}: `{LATEST}` names it, but it holds no checkpoint.")
+        raise InputInvalid(f"{path / tag}: `{name}` names it, but it holds no checkpoint.")
     return path / tag, kind
 
 
@@ -196,4 +225,4 @@ def _newest(path: Path) -> tuple[Path, str] | None:
                     f"{path}: {found[step].name} and {each.name} are both step {step}; name one."
                 )
             found[step] = each
-    return (found[max(found)], "dcp") if found else None
+    return (found[max(found)], _kind(found[max(found)])) if found else None

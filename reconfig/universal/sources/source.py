@@ -42,7 +42,7 @@ class Choices:
         model, optim: prefixes of the keys, with their final dot; None to have them found.
         shards: number of files of a folder that does not tell it.
         unpack: a folder to make, for what a compressed source holds.
-        weights_only: leave the optimizer's own file out.
+        weights_only: leave the optimizer out: its own file, or its keys.
     """
 
     model: str | None = None
@@ -60,7 +60,7 @@ class Source:
     """An opened checkpoint of any kind.
 
     Attributes:
-        kind: "dcp", "huggingface", "deepspeed" or "universal".
+        kind: "dcp", "huggingface", "deepspeed", "megatron" or "universal".
         described: a short description for the screen.
         folder: the folder that `index.files` are relative to.
         index: with its cover proven.

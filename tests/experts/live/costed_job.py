@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,18 +67,38 @@ class CostedJob:
         self.told: list[Any] = []
         self.worse_from = int(os.environ.get("WORSE_FROM", "0"))
         self.measure = paired_probe(self.probe, lambda state: [router_of(state)])
-        hand = hand_to(
+        self.swaps_from = int(os.environ.get("SWAPS_FROM", "1000"))
+        self.by_expert = hand_to(
             lambda state: [router_of(state)],
-            lambda _: HELD[self.rank] if dist.get_world_size() == 2 else range(EXPERTS),
+            lambda state: self.own(state.position.step),
             experts=EXPERTS,
             gpu=GPUS[self.rank],
         )
+        self.holders, self.scores = self.by_expert.holders, self.by_expert.scores
+        # A function of a job's own, or what hands on by expert.
+        self.take = (self.called if "PLAIN" in os.environ else self) if self.asks else None
 
-        def take(state: State, costs: ExpertCostScores) -> None:
-            self.told.append([state.position.step, costs.version])
-            hand(state, costs)
+    def own(self, step: int) -> Sequence[int]:
+        """The experts of this rank, which may be the other one's from a step on."""
+        if dist.get_world_size() == 1:
+            return range(EXPERTS)
+        return HELD[self.rank if step < self.swaps_from else 1 - self.rank]
 
-        self.take = take if self.asks else None
+    def hand(
+        self, state: State, costs: ExpertCostScores, scores: tuple[float, ...], reason: str
+    ) -> None:
+        """Note what is handed on."""
+        self.told.append([state.position.step, costs.version])
+        self.by_expert.hand(state, costs, scores, reason)
+
+    def called(self, state: State, costs: ExpertCostScores) -> None:
+        """Do the same as a plain function."""
+        self.told.append([state.position.step, costs.version])
+        self.by_expert(state, costs)
+
+    def __call__(self, state: State, costs: ExpertCostScores) -> None:
+        """Never called, as costs are handed on by expert."""
+        raise AssertionError
 
     def build(self, layout: Layout, ranks: Ranks) -> State:
         """The same model on both ranks."""
@@ -141,7 +162,7 @@ class CostedJob:
         optimizer.zero_grad()
         counts_X = router.counts_X.clone()
         router.rebalance(counts_X)
-        own = HELD[self.rank] if len(session.generation.ranks) == 2 else range(EXPERTS)
+        own = self.own(state.position.step)
         session.count_expert_tokens(counts_X[list(own)], 0.25, paired=self.pair(state))
         told = float(loss.detach())
         session.report(tokens=64, samples=64, loss=told)

@@ -56,7 +56,7 @@ def test_experts_that_lie_on_gpus_of_all_kinds_cost_the_same() -> None:
         ({"version": True}, "version"),
         ({"version": "3"}, "version"),
         ({"version": 2**60}, "version"),
-        ({"scores": {"GPU-a": -1.0}}, "1 GPUs that hold experts have no cost"),
+        ({"scores": {"GPU-a": -1.0}}, "1 GPU that holds experts has no cost"),
         ({"scores": {}}, "2 GPUs"),
         ({"scores": None}, "there are no expert costs"),
         ({"scores": {"GPU-a": math.nan, "GPU-b": 1}}, "no finite number"),

@@ -13,11 +13,12 @@ from tests.builders.carbon import slots
 from tests.builders.observations import observation
 from tests.experts.live.test_live_costs import GPUS, RATE, World
 from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.expert_costs import steering
 from wattmesh.controller.expert_costs.strength import price_of
 from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import CarbonView, Mode
-from wattmesh.reconfig.expert_wire import ExpertCostScores
-from wattmesh.reconfig.hook.expert_costs import AgreedCosts
+from wattmesh.reconfig.expert_wire import MOST_PAIRS, ExpertCostScores, LossPair
+from wattmesh.reconfig.hook.agreed_costs import AgreedCosts
 
 __all__ = ["open_folder", "served", "settings"]
 
@@ -39,6 +40,9 @@ class SteeredWorld(World):
         super().__init__(served)
         self.leans: dict[str, Any] = {"strength": 0.0, "variation": 0.0, "stopped": False}
         self.gap: float | None = 0.001
+        self.agreed = AgreedCosts()
+        self.pairs: tuple[LossPair, ...] = ()
+        self.step = 0
         self.grid = [300.0, 300.0]
         self.steer()
 
@@ -55,20 +59,46 @@ class SteeredWorld(World):
         loop_facts = self.served.loop_facts
         loop_facts.settings = loop_facts.settings.model_copy(update={"mode": mode})
 
-    def boundary(self, **other: Any) -> float:
-        """Pass a save step: the ranks agree on what was told, count, and hear the next."""
+    def boundary(self, *, heard: bool = True, **other: Any) -> float:
+        """Pass a save step: the ranks agree on what was told, count, and hear the next.
+
+        Unless it is `heard`, no daemon takes the count.
+        """
         told = self.told()
-        if told.version:
+        self.measure(told)
+        if told.version and not self.agreed.refuses(told):
             self.leans["variation"] += abs(told.strength - self.leans["strength"])
-            self.leans |= {"strength": told.strength, "stopped": told.stopped}
+            self.leans |= {
+                "strength": told.strength,
+                "stopped": told.stopped,
+                "version": told.version,
+            }
+            self.agreed.agree(told)
         self.pass_s(55.0)
         self.served.loop_facts.turned = turn(self.grid, self.served.clock.monotonic_s)
         self.read()
         self.pass_s(5.0)
-        assert self.report(**self.leans, gap=self.gap, **other).status == 200
+        values = {**self.leans, "gap": self.gap, "pairs": self.pairs, **other}
+        if heard:
+            assert self.report(**values).status == 200
         self.pass_s(5.0)
         self.read()
         return self.told().strength
+
+    def measure(self, told: ExpertCostScores) -> None:
+        """Add the pair of a save step to those that wait, as ranks do before they agree."""
+        self.step += 1
+        done = -1 if told.judged is None else told.judged
+        self.pairs = tuple(each for each in self.pairs if each.step > done)
+        if self.gap is not None and self.leans["strength"] > 0:
+            pair = LossPair(
+                step=self.step,
+                gap=self.gap,
+                strength=self.leans["strength"],
+                lean=self.agreed.since,
+                generation=1,
+            )
+            self.pairs = (*self.pairs, pair)[-MOST_PAIRS:]
 
     def begin_to_lead(self, *, forgotten: bool = False) -> None:
         """Another daemon takes over; what this one learned is in the journal, or is lost."""
@@ -143,6 +173,39 @@ def test_a_checkpoint_from_before_the_stop_does_not_undo_it(world: SteeredWorld)
     assert world.told().stopped
 
 
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_journal_restored_from_before_the_stop_does_not_undo_it(
+    world: SteeredWorld, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    """It tells an older version that leans: the run says that it was stopped, and stays at 0.
+
+    The twin takes it, and from then on nobody knows of the stop.
+    """
+    while world.boundary() < 0.1:
+        pass
+    world.boundary()
+    store, epoch = world.served.journal.expert_learning, world.served.loop_facts.lead.epoch or 0
+    text = store.all()[messages.RUN]
+    world.gap = 1e6
+    world.boundary()
+    world.gap = 0.001
+    world.boundary()
+    assert (world.leans["strength"], world.leans["stopped"]) == (0.0, True)
+    stopped_at = world.leans["version"]
+    store.keep(messages.RUN, text, now=world.served.clock.wall, epoch=epoch)
+    # Its sentences are those of the backup, too.
+    monkeypatch.setattr(type(world.served.experts), "_newest_told", lambda *_: 0)
+    if not refuses:
+        monkeypatch.setattr(AgreedCosts, "refuses", lambda *_: "")
+    world.begin_to_lead()
+    assert (world.told().strength, world.told().stopped) == (0.1, False)
+    assert world.told().version < stopped_at
+    for _ in range(3):
+        world.boundary()
+    assert (world.leans["strength"] == 0.0, world.told().stopped) == (refuses, refuses)
+    assert world.told().version > stopped_at or not refuses
+
+
 def test_another_mode_takes_the_lean_back_and_gives_no_more_than_a_step_after(
     world: SteeredWorld,
 ) -> None:
@@ -212,6 +275,99 @@ def test_scores_stay_while_the_learning_rate_decays(world: SteeredWorld, frozen:
     assert (now.scores == told) is frozen
     assert any(now.scores.values()) is frozen
     assert now.strength == pytest.approx(0.2)
+
+
+def placed_elsewhere(world: SteeredWorld, *, tokens: int = 0) -> None:
+    """Lean by 0.1; then experts lie on other GPUs, once so many tokens are trained."""
+    world.steer(most=0.1)
+    while world.boundary() < 0.1:
+        pass
+    world.boundary()
+    if tokens:
+        body = messages.progress(tokens=tokens)
+        assert world.served.post(f"/v1/runs/{messages.RUN}/progress", body).status == 200
+    world.leans["pending"] = 0.1
+
+
+def test_experts_that_are_placed_elsewhere_are_told_to_lean_by_it_once(
+    world: SteeredWorld,
+) -> None:
+    """While there is room: one more renewal, one sentence, and nothing new until it is taken."""
+    placed_elsewhere(world)
+    before = world.told()
+    world.boundary()
+    told = world.told()
+    assert (told.renewal, told.scores) == (before.renewal + 1, before.scores)
+    assert "take the scores of their GPUs, which moves the lean as 0.1 of str" in world.why()[-1]
+    for _ in range(3):
+        # The run has not taken it yet, and the grid would have it fall.
+        world.grid = [75.0, 525.0]
+        world.pass_s(60.0)
+        leans = world.leans | {"version": before.version}
+        assert world.report(**leans, gap=0.001).status == 200
+        world.pass_s(5.0)
+        world.read()
+        assert world.told() == replace(told, age_s=world.told().age_s)
+    world.grid = [300.0, 300.0]
+    world.leans |= {"pending": 0.0, "variation": world.leans["variation"] + 0.1}
+    world.boundary()
+    assert world.told().renewal == told.renewal
+
+
+@pytest.mark.parametrize("why", ["late", "spent"])
+def test_experts_that_are_placed_elsewhere_keep_their_lean_where_it_may_not_move(
+    world: SteeredWorld, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the decay, or with nothing to spend: `why` says it once. Its twin tells a renewal."""
+    placed_elsewhere(world, tokens=850_000 if why == "late" else 0)
+    if why == "spent":
+        world.leans["variation"] = 0.25
+    renewals = world.told().renewal
+    for _ in range(3):
+        world.boundary()
+    assert world.told().renewal == renewals
+    said = [each for each in world.why() if "keep the lean they had" in each]
+    words = {"late": "from 80% of the run's tokens", "spent": "0.25 of 0.4 of all changes are"}
+    assert len(said) == 1
+    assert words[why] in said[0]
+    world.begin_to_lead()
+    world.boundary()
+    assert len([each for each in world.why() if "keep the lean they had" in each]) == 1
+    monkeypatch.setattr(steering, "why_lean_stays", lambda *_: "")
+    world.boundary()
+    assert world.told().renewal == renewals + 1
+
+
+def test_other_gpus_move_no_lean_while_the_learning_rate_decays(
+    world: SteeredWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is on GPUs that were never scored: what was told stays. Its twin tells zeros."""
+    placed_elsewhere(world, tokens=850_000)
+    told = world.told()
+    experts = world.served.experts
+    row = world.served.journal.runs.open(world.served.clock.wall)[0]
+    learning, gpus = experts._runs[messages.RUN], ["GPU-a", "GPU-x"]
+    newer, _, _ = experts._newer(row, gpus, learning, world.served.clock.wall)
+    assert newer.told is not None
+    assert newer.told.by_gpu == told.scores
+    monkeypatch.setattr(steering, "scores_stay", lambda *_: False)
+    newer, _, _ = experts._newer(row, gpus, learning, world.served.clock.wall)
+    assert newer.told is not None
+    assert newer.told.by_gpu == {"GPU-a": 0.0, "GPU-x": 0.0}
+
+
+def test_a_journal_that_lost_all_moves_no_lean_while_the_learning_rate_decays(
+    world: SteeredWorld,
+) -> None:
+    """Nobody knows by what its experts lean, so it is told nothing; but a stop, which is 0."""
+    placed_elsewhere(world, tokens=850_000)
+    world.begin_to_lead(forgotten=True)
+    for _ in range(8):
+        world.boundary()
+    assert world.told().version == 0
+    world.gap = 1e6
+    world.boundary()
+    assert (world.told().strength, world.told().stopped) == (0.0, True)
 
 
 def test_other_scores_are_changes_of_the_lean_too() -> None:
