@@ -3,6 +3,8 @@
 Invariant: only a few megabytes of each are in memory.
 """
 
+from collections.abc import Iterable, Mapping
+
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.index import dtypes
@@ -38,6 +40,23 @@ def first_difference(files: Files, both: Index, one: int, other: int) -> Box | N
         if reader.read(one, box).tobytes() != reader.read(other, box).tobytes():
             return box
     return None
+
+
+def check_aliases(tied: Mapping[str, str], names: Iterable[str]) -> None:
+    """Refuse a tie of what is a tensor of its own.
+
+    Args:
+        tied: alias -> name.
+        names: of all tensors.
+
+    Raises:
+        InputInvalid: an alias is one of them.
+    """
+    if own := sorted(tied.keys() & set(names)):
+        raise InputInvalid(
+            f"{own[0]} is declared to be tied to {tied[own[0]]}, but is a tensor of its own here; "
+            "leave the declaration out."
+        )
 
 
 def _slabs(shape: Shape, item_nbytes: int) -> list[Box]:

@@ -7,6 +7,7 @@ The map:
     grid.py          which rank each file is of, and that none is missing
     join.py          joins the indexes of model-parallel ranks
     pipeline.py      the layer files of a PipelineModule
+    steps.py         compares the optimizers' steps
     tensor_rules.py  how tensor-parallel ranks hold a parameter, as DeepSpeed says it
     values.py        what is no tensor: settings, the client's state, the position
     working.py       compares working copies with the masters that they are casts of

@@ -256,7 +256,7 @@ def _flats(
             f"{name}: there is optimizer state of {extra[0]:.40}, which is no group."
         )
     paddings = _list(state.get("group_paddings", [0] * count), f"{name}: group_paddings")
-    if len(paddings) != count:
+    if len(paddings) != count or any(each < 0 for each in paddings):
         raise InputInvalid(f"{name}: its group_paddings are not those of {count} groups.")
     flats = []
     for number, master in enumerate(masters):

@@ -15,13 +15,15 @@ from typing import Any
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.archives.rebuild import brief
+from wattmesh.reconfig.universal.archives.tensors import StoredTensor
 from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.index.box import Shape
 from wattmesh.reconfig.universal.index.cover import prove
 from wattmesh.reconfig.universal.index.declared import Declared
-from wattmesh.reconfig.universal.index.index import Index
+from wattmesh.reconfig.universal.index.index import PARAM, Index
 from wattmesh.reconfig.universal.index.names import is_name
 from wattmesh.reconfig.universal.index.rules import Replicate, Rule
+from wattmesh.reconfig.universal.sources import slots
 from wattmesh.reconfig.universal.sources.deepspeed.decode import (
     Buffers,
     as_dict,
@@ -39,6 +41,7 @@ from wattmesh.reconfig.universal.sources.deepspeed.experts import (
 from wattmesh.reconfig.universal.sources.deepspeed.grid import Grid, degrees, read_grid
 from wattmesh.reconfig.universal.sources.deepspeed.join import RankIndex, join
 from wattmesh.reconfig.universal.sources.deepspeed.pipeline import Stages, index_of, read_layers
+from wattmesh.reconfig.universal.sources.deepspeed.steps import check_steps
 from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import (
     INFO,
     Said,
@@ -46,7 +49,7 @@ from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import (
     read_info,
 )
 from wattmesh.reconfig.universal.sources.deepspeed.values import plain_parts, position, values
-from wattmesh.reconfig.universal.sources.deepspeed.working import masters
+from wattmesh.reconfig.universal.sources.deepspeed.working import check_copy, masters
 from wattmesh.reconfig.universal.sources.deepspeed.zero_index import Model, Optimizer, make_index
 from wattmesh.reconfig.universal.sources.source import (
     Source,
@@ -54,6 +57,8 @@ from wattmesh.reconfig.universal.sources.source import (
     check_amount,
     fingerprints,
 )
+
+_OTHER_RANK = "the optimizer files are of another rank or another step."
 
 
 def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None = None) -> Source:
@@ -72,6 +77,7 @@ def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None
     allowance = allowance or Allowance()
     with WatchedFiles(folder, allowance) as files:
         opening = _Opening(files, grid, declared)
+        opening.check_steps()
         index, numbers = opening.index()
         prove(index, allowance)
         seen = fingerprints(files, opening.names)
@@ -82,9 +88,13 @@ def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None
         del others[INFO]
     found = values(others, opening.optimizers, numbers, declared, allowance)
     found["left_out"] += opening.left_out
+    slotted = {entry.name for entry in index.entries if entry.state != PARAM} | numbers.keys()
+    without = sorted(found["param_groups"].keys() - slotted) if slotted else []
+    if without:
+        found["without_slots"] = without
     return Source(
         kind="deepspeed",
-        described=opening.described,
+        described=opening.described + slots.in_words(without),
         folder=folder,
         index=index,
         values=found,
@@ -157,8 +167,14 @@ class _Opening:
             raise InputInvalid(
                 f"{where}: it is of ZeRO-3 with tensor parallelism, which is not supported."
             )
-        for rank, head in enumerate(heads):
+        for rank, head in enumerate(heads if len(heads) > 1 else ()):
             for key in ("global_steps", "global_samples", "mp_world_size", "dp_world_size"):
+                # Containers of a pickle may not be compared: equal ones can take for ever.
+                if type(head.get(key)) not in (int, type(None)):
+                    raise InputInvalid(
+                        f"{where}: model-parallel rank {rank} says {key} is "
+                        f"{brief(head.get(key))}, which is no number."
+                    )
                 if head.get(key) != heads[0].get(key):
                     raise InputInvalid(
                         f"{where}: model-parallel ranks 0 and {rank} say {key} is "
@@ -191,7 +207,16 @@ class _Opening:
             self.experts = self._experts(buffers, model)
             buffers, groups = dense(buffers, groups)
         optimizer = place_parameters(buffers, groups, stage, allowance)
+        if not self.pipeline and (self.grid.model > 1 or self.experts is not None):
+            self._check_copies(names[0], head, optimizer)
         return _Rank(models, parts, optimizer, model)
+
+    def _check_copies(self, file: str, head: Mapping[str, Any], optimizer: Optimizer) -> None:
+        """Compare a rank's model file with its optimizer's: no file says of which rank it is."""
+        trained, module = masters([optimizer]), head.get("module") or {}
+        for name in sorted(trained.keys() & module.keys()):
+            if type(module[name]) is StoredTensor:
+                check_copy(self.files, trained[name], name, (file, module[name]), _OTHER_RANK)
 
     def _experts(self, buffers: Buffers, model: Model) -> ExpertOptimizers:
         """The experts of a model that is not split otherwise."""
@@ -203,7 +228,7 @@ class _Opening:
             )
         if not self.grid.experts:
             raise CheckpointDamaged(f"{where}: no layer_*_expert_*_model_states.pt is there.")
-        found = read_experts(self.files, self.grid.experts, buffers, model.groups, self.zero_stage)
+        found = read_experts(self.files, self.grid.experts, buffers, model, self.zero_stage)
         self.names += found.files
         self.plain |= found.values
         return found
@@ -220,6 +245,13 @@ class _Opening:
         degrees += [f"tensor parallelism {self.tensor}"] if self.tensor > 1 else []
         degrees += [f"expert parallelism {each}" for each in self._expert_degrees()]
         return f"DeepSpeed {kind}, {data}, {', '.join(degrees)}"
+
+    def check_steps(self) -> None:
+        """Check that the optimizers of all ranks are at one step."""
+        places = [f"model-parallel rank {rank}" for rank in range(len(self.ranks))]
+        experts = self.optimizers[len(places) :]
+        places += [f"experts' rank {rank}" for rank in range(len(experts))]
+        check_steps(self.files, zip(places, self.optimizers, strict=True))
 
     def index(self) -> tuple[Index, dict[str, dict[str, Any]]]:
         """All tensors, and the slots that are plain numbers, by parameter."""

@@ -13,7 +13,7 @@ Invariant: every expert's own file is the cast of the master that the order of r
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,9 +30,12 @@ from wattmesh.reconfig.universal.sources.deepspeed.working import (
     masters,
 )
 from wattmesh.reconfig.universal.sources.deepspeed.zero import Shapes
-from wattmesh.reconfig.universal.sources.deepspeed.zero_index import Optimizer
+from wattmesh.reconfig.universal.sources.deepspeed.zero_index import Model, Optimizer
 
-_NAME = re.compile(r"((?:.*\.)?deepspeed_moe\.experts\.deepspeed_experts\.)(\d{1,9})(\..+)")
+_EXPERTS = "experts.deepspeed_experts."
+_NAME = re.compile(
+    r"((?:.*\.)?deepspeed_moe\.experts\.deepspeed_experts\.)(\d{1,9})(\..+)", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def read_experts(
     files: Files,
     names: Mapping[int, Mapping[int, str]],
     buffers: Buffers,
-    groups: Sequence[Shapes],
+    model: Model,
     stage: int,
 ) -> ExpertOptimizers:
     """Read all groups of experts.
@@ -74,7 +77,7 @@ def read_experts(
         files: of the checkpoint.
         names: the experts' own files, by layer of experts, then number.
         buffers: of all ranks and groups.
-        groups: shapes of the parameters, by group.
+        model: the rest of the model.
         stage: of ZeRO.
 
     Raises:
@@ -85,7 +88,7 @@ def read_experts(
     optimizers: list[Optimizer] = []
     degrees: list[int] = []
     for group in buffers.experts:
-        found = _in_order(files, buffers, (group, groups[group]), stage)
+        found = _in_order(files, buffers, (group, model.groups[group]), stage)
         if not _is_proven(files, copies, masters(found)):
             raise InputInvalid(
                 f"{files.folder.name}: the experts' own files are not the casts of what the "
@@ -94,6 +97,7 @@ def read_experts(
         optimizers += found
         degrees.append(len(found))
     trained = masters(optimizers)
+    _check_alike(copies, trained, {*model.whole, *(n for group in model.groups for n in group)})
     whole: dict[str, dict[str, StoredTensor]] = {}
     plain: dict[str, Any] = {}
     for name, (file, value) in copies.items():
@@ -125,6 +129,39 @@ def _read_copies(
                                        f"{number}'s of one layer.")  # fmt: skip
                 found[name] = file, value
     return found
+
+
+def _check_alike(
+    copies: Mapping[str, tuple[str, Any]], trained: Collection[str], known: Collection[str]
+) -> None:
+    """Check that mixtures have a gate, and their experts the same names, trained or not.
+
+    So no file of an earlier save with more experts passes for frozen ones.
+    """
+    mixtures: dict[str, dict[int, dict[str, bool]]] = {}
+    for name in copies:
+        if match := _NAME.fullmatch(name):
+            of_expert = mixtures.setdefault(match[1], {}).setdefault(int(match[2]), {})
+            of_expert[match[3]] = name in trained
+    for prefix, experts in mixtures.items():
+        first = experts.get(0, {})
+        gate = f"{prefix.removesuffix(_EXPERTS)}gate."
+        if not any(name.startswith(gate) for name in known):
+            raise InputInvalid(
+                f"{prefix}: there are files of its experts, but the model's file holds no "
+                f"{gate[:-1]}; the files are not of one save."
+            )
+        for number, mine in sorted(experts.items()):
+            if lost := sorted(first.keys() ^ mine.keys()):
+                raise InputInvalid(
+                    f"{prefix}{number}: of it and expert 0, only one has {lost[0]}; the files are "
+                    "not of one save."
+                )
+            if other := sorted(name for name in mine if mine[name] != first[name]):
+                raise InputInvalid(
+                    f"{prefix}{number}: of it and expert 0, the optimizer files hold only one's "
+                    f"{other[0]}; the files are not of one save."
+                )
 
 
 def _in_order(

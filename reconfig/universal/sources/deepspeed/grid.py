@@ -21,14 +21,14 @@ from typing import Any
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.archives.rebuild import brief
 
-OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt", re.ASCII)
 """A rank's optimizer file: data-parallel rank, model-parallel rank."""
 
 MAX_LAYERS = 100_000
 """Most layers of a pipeline module."""
 
-_EXPERT = re.compile(r"layer_(\d+)_expert_(\d+)_mp_rank_(\d+)_model_states\.pt")
-_LAYER = re.compile(r"layer_(\d+)(?:-model_(\d+))?-model_states\.pt")
+_EXPERT = re.compile(r"layer_(\d+)_expert_(\d+)_mp_rank_(\d+)_model_states\.pt", re.ASCII)
+_LAYER = re.compile(r"layer_(\d+)(?:-model_(\d+))?-model_states\.pt", re.ASCII)
 
 # Files of other layouts, and the names of those.
 _OTHERS = (

@@ -26,6 +26,7 @@ from wattmesh.reconfig.universal.sources.deepspeed.decode import read
 from wattmesh.reconfig.universal.sources.deepspeed.working import (
     SAMPLE,
     Master,
+    check_copy,
     is_cast,
     is_cast_of_any,
 )
@@ -134,7 +135,7 @@ def _read_layer(files: Files, file: str, layer: int, stages: Stages, found: Laye
         if type(tensor) is not StoredTensor:
             found.values[f"module.{name}"] = tensor
         elif owners is not None:
-            _check_copy(files, owners, name, (file, tensor))
+            check_copy(files, owners, name, (file, tensor))
         elif stages.tied_to(name) is not None:
             _check_alias(files, name, (file, tensor), stages)
         else:
@@ -150,22 +151,6 @@ def _read_layer(files: Files, file: str, layer: int, stages: Stages, found: Laye
 
 def _known(name: str, stages: Stages) -> bool:
     return name in stages.buffers or name in stages.said or name in stages.masters
-
-
-def _check_copy(
-    files: Files, owners: Sequence[Master], name: str, working: tuple[str, StoredTensor]
-) -> None:
-    file, tensor = working
-    if all(tensor.shape != each.shape for each in owners):
-        raise InputInvalid(
-            f"{file}: {name} has shape {tensor.shape} here and {owners[0].shape} in the "
-            "optimizer; the files are not of one model."
-        )
-    if not is_cast_of_any(files, owners, working, SAMPLE):
-        raise InputInvalid(
-            f"{file}: its {name} is not the cast of the optimizer's; the file is of another layer "
-            "or another step."
-        )
 
 
 def _check_alias(

@@ -99,6 +99,8 @@ class UniversalInfo:
         found = [key for key in _LISTS if any(p.match(name) for p in self.lists[key])]
         blocks = [(dim, widths) for p, dim, widths in self.blocks if p.match(name)]
         kinds = [key for key in found if key != _VOCABULARY] + [_BLOCKS] * bool(blocks)
+        if _VOCABULARY in found and kinds not in ([], [_COPIES]):
+            kinds.append(_VOCABULARY)  # their padding is along dim 0 of what is joined otherwise
         if _AVERAGED in found or len(kinds) > 1 or len(blocks) > 1:
             said = ", ".join(kinds) or "several blocks"
             raise InputInvalid(

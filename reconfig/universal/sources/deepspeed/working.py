@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.archives.tensors import StoredTensor
 from wattmesh.reconfig.universal.exports.casts import to_bfloat16
 from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.box import Shape
 from wattmesh.reconfig.universal.sources.deepspeed.zero_index import Optimizer
 
@@ -23,6 +25,7 @@ SAMPLE = 64
 """Elements of each parameter that are compared where not all are: enough to tell layers apart."""
 
 _CHUNK = 1 << 20
+_OTHER = "the file is of another layer or another step."
 
 
 def _to_float16(values: NDArray[Any]) -> NDArray[Any]:
@@ -59,6 +62,35 @@ def masters(optimizers: Sequence[Optimizer]) -> dict[str, list[Master]]:
     return found
 
 
+def check_copy(
+    files: Files,
+    owners: Sequence[Master],
+    name: str,
+    working: tuple[str, StoredTensor],
+    why: str = _OTHER,
+) -> None:
+    """Compare the first elements of a parameter's working copy with its masters.
+
+    Args:
+        files: of the checkpoint.
+        owners: the masters that the parameter has on its stages.
+        name: the parameter's.
+        working: the copy's file and place.
+        why: the end of the sentence that refuses other values.
+
+    Raises:
+        InputInvalid: it is the cast of none of them.
+    """
+    file, tensor = working
+    if all(tensor.shape != each.shape for each in owners):
+        raise InputInvalid(
+            f"{file}: {name} has shape {tensor.shape} here and {owners[0].shape} in the "
+            "optimizer; the files are not of one model."
+        )
+    if not is_cast_of_any(files, owners, working, SAMPLE):
+        raise InputInvalid(f"{file}: its {name} is not the cast of the optimizer's; {why}")
+
+
 def is_cast_of_any(
     files: Files,
     several: Sequence[Master],
@@ -83,12 +115,9 @@ def is_cast(
         most: compare the first so many elements only; None for all.
     """
     file, copy = working
-    if copy.dtype not in _CASTS:
+    if copy.dtype not in _CASTS or (most is None and not copy.contiguous):
         return False
-    if not copy.contiguous:
-        return most is not None
     view, cast = _CASTS[copy.dtype]
-    width = np.dtype(view).itemsize
     optimizer, held = of.optimizer, of.optimizer.fragments
     first_row, last_row = np.searchsorted(held.param, [of.param, of.param + 1]).tolist()
     for row in range(first_row, last_row):
@@ -96,18 +125,34 @@ def is_cast(
         end = begin + count if most is None else min(begin + count, most)
         rank, group = int(held.rank[row]), int(held.group[row])
         master = optimizer.flats[rank][group].master
-        if master.dtype != "float32":
+        if master.dtype not in ("float32", copy.dtype):
             return False
         for first in range(begin, end, _CHUNK):
             files.allowance.look(file)
             length = min(_CHUNK, end - first)
-            offset = master.offset + (at + first - begin) * 4
-            values = _read(files, optimizer.files[rank], offset, length * 4).view("<f4")
-            found = _read(files, file, copy.offset + first * width, length * width).view(view)
-            nan = np.isnan(values)
-            if ((cast(values) != found) & ~nan).any():
+            size = dtypes.size_of(master.dtype)
+            offset = master.offset + (at + first - begin) * size
+            values = _read(files, optimizer.files[rank], offset, length * size)
+            found = _elements(files, file, copy, range(first, first + length)).view(view)
+            if master.dtype == copy.dtype:
+                differs = values.view(view) != found
+            else:
+                floats = values.view("<f4")
+                differs = (cast(floats) != found) & ~np.isnan(floats)
+            if differs.any():
                 return False
     return True
+
+
+def _elements(files: Files, file: str, of: StoredTensor, which: range) -> NDArray[np.uint8]:
+    """The bytes of some elements in row-major order; one by one where they are not together."""
+    size = dtypes.size_of(of.dtype)
+    if of.contiguous:
+        return _read(files, file, of.offset + which.start * size, len(which) * size)
+    places = np.array(np.unravel_index(np.array(which), of.shape)).T @ np.array(of.strides)
+    return np.concatenate(
+        [_read(files, file, of.offset + at * size, size) for at in places.tolist()]
+    )
 
 
 def _read(files: Files, name: str, offset: int, nbytes: int) -> NDArray[np.uint8]:

@@ -27,8 +27,9 @@ from wattmesh.reconfig.universal.index.index import (
     build,
     sort_by_entry,
 )
-from wattmesh.reconfig.universal.index.names import is_name
+from wattmesh.reconfig.universal.index.names import EXTRA, is_average, is_name
 from wattmesh.reconfig.universal.sources import slots as slot_check
+from wattmesh.reconfig.universal.sources import ties
 from wattmesh.reconfig.universal.sources.deepspeed.zero import Flat, Fragments, Shapes
 from wattmesh.reconfig.universal.sources.source import joined
 
@@ -121,6 +122,7 @@ def make_index(
     tied = {declared.name(a): declared.name(b) for a, b in model.tied.items()} | dict(declared.tied)
     if alone:
         declared.check_used([*logical.values(), *tied])
+    ties.check_aliases(tied, logical.values())
     numbers = {logical[n]: read[g].numbers for n, g in of_name.items() if read[g].numbers}
     if alone:
         _check_slots(optimizer, read, logical, declared)
@@ -165,7 +167,7 @@ def _slots(files: Files, optimizer: Optimizer, group: int) -> _Read:
     for state in sorted({key for flat in flats for key in flat.state}, key=brief):
         values = [flat.state.get(state) for flat in flats]
         where = f"group {group}, slot {brief(state)}"
-        if not is_name(state) or state == PARAM:
+        if not is_name(state) or state in (PARAM, EXTRA) or is_average(state):
             raise InputInvalid(f"{where}: a slot may not have this name.")
         kinds = {_kind(value, flat) for value, flat in zip(values, flats, strict=True)}
         if kinds == {"none"}:
