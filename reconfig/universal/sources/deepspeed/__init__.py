@@ -1,6 +1,7 @@
 """Reads DeepSpeed's checkpoints of every parallelism that proves how its parts fit.
 
 The map:
+    copied_ranks.py  notices ranks whose files are copies of another's
     decode.py        decodes a rank's files: the model's shapes, the optimizer's flat buffers
     deepspeed.py     opens one tag's folder
     experts.py       mixtures of experts (deepspeed.moe)

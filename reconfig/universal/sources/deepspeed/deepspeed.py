@@ -83,9 +83,11 @@ def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None
         seen = fingerprints(files, opening.names)
     check_amount(folder, index, seen)
     first = opening.ranks[0]
-    others = plain_parts(first.models[0], first.parts[0]) | opening.plain
-    if opening.is_told:  # of slices that are joined now
-        del others[INFO]
+    others = [plain_parts(rank.models[0], rank.parts[0]) for rank in opening.ranks]
+    for tensor, plain in opening.plain.items():
+        others[tensor] |= plain
+    for each in others if opening.is_told else ():  # of slices that are joined now
+        del each[INFO]
     found = values(others, opening.optimizers, numbers, declared, allowance)
     found["left_out"] += opening.left_out
     slotted = {entry.name for entry in index.entries if entry.state != PARAM} | numbers.keys()
@@ -124,7 +126,7 @@ class _Opening:
     Attributes:
         names: every file that was read.
         ranks: by model-parallel rank.
-        plain: values of layer files that are no tensors.
+        plain: by tensor-parallel rank, values of layers' or experts' files that are no tensors.
         left_out: names of what is not there to be read.
         is_told: whether the files say how tensor-parallel ranks hold parameters.
     """
@@ -133,7 +135,7 @@ class _Opening:
         """Read all ranks' files."""
         self.files, self.grid, self.declared = files, grid, declared
         self.names: list[str] = []
-        self.plain: dict[str, Any] = {}
+        self.plain: dict[int, dict[str, Any]] = {}
         self.left_out: list[str] = []
         self.is_told = False
         self.experts: ExpertOptimizers | None = None
@@ -142,6 +144,11 @@ class _Opening:
         heads = [self._read(grid.model_files(self.zero_stage, m)[0]) for m in range(grid.model)]
         self.pipeline = heads[0].get("module") is None
         self.stages, self.tensor = degrees(grid, heads[0], pipeline=self.pipeline)
+        if grid.layers and not self.pipeline:
+            raise InputInvalid(
+                f"{grid.folder.name}: it holds both a whole module and the layer files of a "
+                "PipelineModule; they are of two saves."
+            )
         if self.pipeline and not grid.layers:
             raise CheckpointDamaged(
                 f"{grid.folder.name}: its module was saved in layer files (PipelineModule), and no "
@@ -230,7 +237,7 @@ class _Opening:
             raise CheckpointDamaged(f"{where}: no layer_*_expert_*_model_states.pt is there.")
         found = read_experts(self.files, self.grid.experts, buffers, model, self.zero_stage)
         self.names += found.files
-        self.plain |= found.values
+        self.plain[0] = dict(found.values)
         return found
 
     @property
@@ -311,7 +318,7 @@ class _Opening:
         found = read_layers(self.files, names, stages)
         self.names += found.files
         self.left_out += found.left_out if tensor == 0 else []
-        self.plain |= found.values
+        self.plain[tensor] = found.values
         return [RankIndex(f"layer {at}", tensor, index) for at, index in found.indexes.items()]
 
     def _layout(self) -> "_SliceRules":

@@ -32,6 +32,7 @@ from wattmesh.reconfig.universal.sources.deepspeed.working import (
 from wattmesh.reconfig.universal.sources.deepspeed.zero import Shapes
 from wattmesh.reconfig.universal.sources.deepspeed.zero_index import Model, Optimizer
 
+_GATE = re.compile(r"((?:.*\.)?deepspeed_moe\.)gate\.")
 _EXPERTS = "experts.deepspeed_experts."
 _NAME = re.compile(
     r"((?:.*\.)?deepspeed_moe\.experts\.deepspeed_experts\.)(\d{1,9})(\..+)", re.ASCII
@@ -143,13 +144,13 @@ def _check_alike(
         if match := _NAME.fullmatch(name):
             of_expert = mixtures.setdefault(match[1], {}).setdefault(int(match[2]), {})
             of_expert[match[3]] = name in trained
+    gated = {match[1] for match in map(_GATE.match, known) if match}
     for prefix, experts in mixtures.items():
         first = experts.get(0, {})
-        gate = f"{prefix.removesuffix(_EXPERTS)}gate."
-        if not any(name.startswith(gate) for name in known):
+        if prefix.removesuffix(_EXPERTS) not in gated:
             raise InputInvalid(
-                f"{prefix}: there are files of its experts, but the model's file holds no "
-                f"{gate[:-1]}; the files are not of one save."
+                f"{prefix[:-1]}: there are files of them, but the model's file holds no gate for "
+                "them; the files are not of one save."
             )
         for number, mine in sorted(experts.items()):
             if lost := sorted(first.keys() ^ mine.keys()):

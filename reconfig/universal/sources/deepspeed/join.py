@@ -6,8 +6,6 @@ hold of a parameter is a copy or a slice of it; no shape tells which, so a rule 
 Invariant: copies that are dropped were compared with the one that is kept, byte by byte.
 """
 
-import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -33,6 +31,7 @@ from wattmesh.reconfig.universal.index.index import (
 from wattmesh.reconfig.universal.index.rules import Replicate, Rule
 from wattmesh.reconfig.universal.sources import slots as slot_check
 from wattmesh.reconfig.universal.sources import ties
+from wattmesh.reconfig.universal.sources.deepspeed.copied_ranks import CopiedRanks
 from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import Said
 from wattmesh.reconfig.universal.sources.source import check_amount, fingerprints, joined
 
@@ -105,8 +104,7 @@ class _Joining:
             self.same.setdefault(entry.key, []).append(row)
         self.first = {key: rows[0] for key, rows in self.same.items()}
         self.trained = frozenset(name for part in parts for name in part.trained)
-        # By stage and two tensor-parallel ranks: whether all slices so far are the same on both.
-        self.alike: dict[tuple[str, int, int], bool] = {}
+        self.copied = CopiedRanks(files, self.all)
 
     def result(self) -> tuple[Index, dict[str, dict[str, Any]]]:
         """See `join`."""
@@ -118,14 +116,14 @@ class _Joining:
         for key, places in self._places().items():
             kept = self._kept(key, places)
             if len(kept) > 1 and key[0] in self.trained:
-                self._tell_apart(next(iter(places)), kept)
+                self.copied.look(next(iter(places)), kept)
             entry, segments = self._entry(key, kept)
             if segments is None:
                 moved[kept[0]] = len(entries)
             else:
                 loose += segments
             entries.append(entry)
-        self._refuse_copied_ranks()
+        self.copied.refuse()
         index = self._index(entries, moved, loose)
         numbers = self._numbers()
         self._check(index, numbers)
@@ -172,24 +170,6 @@ class _Joining:
             raise InputInvalid(
                 f"{key[0]} ({key[1]}): {here} and {there} hold different values of it; {why}"
             )
-
-    def _tell_apart(self, place: str, kept: Sequence[int]) -> None:
-        """Compare a tensor's slices on two ranks each; the first bytes tell most apart."""
-        for one, other in itertools.combinations(range(self.tensor), 2):
-            left, right = (self.all.entries[kept[rank]] for rank in (one, other))
-            if math.prod(left.shape) and self.alike.get((place, one, other), True):
-                self.alike[place, one, other] = left.shape == right.shape and (
-                    ties.first_difference(self.files, self.all, kept[one], kept[other]) is None
-                )
-
-    def _refuse_copied_ranks(self) -> None:
-        """Refuse ranks that hold the same slices: no file says of which rank it is."""
-        for (place, one, other), alike in self.alike.items():
-            if alike:
-                raise InputInvalid(
-                    f"{place}: tensor-parallel ranks {one} and {other} hold the same of all slices "
-                    "of parameters and slots; one rank's files are copies of the other's."
-                )
 
     def _is_copy(self, key: Key, rows: Sequence[int]) -> bool:
         """Whether tensor-parallel ranks hold the whole of it each."""

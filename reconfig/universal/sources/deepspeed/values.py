@@ -32,21 +32,31 @@ def plain_parts(model: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, 
 
 
 def values(
-    parts: Mapping[str, Any],
+    parts: Sequence[Mapping[str, Any]],
     optimizers: Sequence[Optimizer],
     numbers: dict[str, dict[str, Any]],
     declared: Declared,
     allowance: Allowance,
 ) -> dict[str, Any]:
-    """All values that are not tensors, as JSON."""
+    """All values that are not tensors, as JSON.
+
+    Args:
+        parts: by model-parallel rank. The first rank's are taken; where another rank has others,
+            their keys are listed in "left_out".
+        optimizers: of all ranks.
+        numbers: slots that are plain numbers, by parameter.
+        declared: renames.
+        allowance: is charged.
+
+    Raises:
+        InputInvalid: settings are no plain data, or differ between ranks.
+    """
     where = optimizers[0].files[0]
-    left_out: list[str] = []
-    other: dict[str, Any] = {}
-    for key, value in parts.items():
-        try:
-            other[key] = as_json(value, allowance, where)
-        except NotPlain:
-            left_out.append(key)
+    other, left_out = _plain(parts[0], allowance, where)
+    for rank, of_rank in enumerate(parts[1:], 1):
+        mine, _ = _plain(of_rank, allowance, where)
+        lost = (key for key in mine if key not in other or mine[key] != other[key])
+        left_out += [f"{key} of model-parallel rank {rank}" for key in lost]
     of_name: dict[str, Any] = {}
     for optimizer in optimizers:
         for name, settings in _settings(optimizer, allowance).items():
@@ -57,6 +67,20 @@ def values(
                 )
     allowance.written(sum(map(characters, numbers.values())), where)
     return {"param_groups": of_name, "slots": numbers, "other": other, "left_out": left_out}
+
+
+def _plain(
+    parts: Mapping[str, Any], allowance: Allowance, where: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Values as JSON, and the keys of those that are no plain data."""
+    found: dict[str, Any] = {}
+    left_out: list[str] = []
+    for key, value in parts.items():
+        try:
+            found[key] = as_json(value, allowance, where)
+        except NotPlain:
+            left_out.append(key)
+    return found, left_out
 
 
 def _settings(optimizer: Optimizer, allowance: Allowance) -> dict[str, dict[str, Any]]:
