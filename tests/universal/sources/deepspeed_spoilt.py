@@ -1,5 +1,6 @@
 """Ways to spoil a checkpoint of DeepSpeed's with model or expert parallelism, and what is said."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,49 @@ def spoil_all(folder: Path, names: Sequence[str], change: Callable[[Content], An
 def one_bit(content: Content, key: str) -> None:
     """The lowest bit of a tensor's first element."""
     content[key].view(-1)[:1].view(torch.uint8)[0] ^= 1
+
+
+def model(rank: int) -> str:
+    """A model file."""
+    return f"mp_rank_{rank:02d}_model_states.pt"
+
+
+def copy_all(folder: Path, pairs: Sequence[tuple[str, str]]) -> None:
+    """Files take the place of others."""
+    for source, target in pairs:
+        shutil.copy(folder / source, folder / target)
+
+
+def slots(content: Content, group: int = 0) -> Content:
+    """The slots of a group."""
+    found: Content = content["optimizer_state_dict"]["base_optimizer_state"]["state"][group]
+    return found
+
+
+def short_slots(content: Content) -> None:
+    """Slots that end before their master, and a padding that makes them seem whole."""
+    held = content["optimizer_state_dict"]
+    held["group_paddings"] = [-1]
+    for slot in ("exp_avg", "exp_avg_sq"):
+        slots(content)[slot] = slots(content)[slot][:-1].clone()
+
+
+def one_more_expert(folder: Path, mixture: str, number: int, target: str) -> None:
+    """A file of an earlier save, that had more of them."""
+    content = torch.load(folder / expert(0, 3), weights_only=False)
+    named = {
+        key.replace("layers.0.", mixture).replace(".3.", f".{number}."): value
+        for key, value in content.items()
+    }
+    torch.save(named, folder / target)
+
+
+def doubled(depth: int) -> list[Any]:
+    """A list that is small in a file, and takes for ever to be compared with another."""
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found, found]
+    return found
 
 
 SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
@@ -180,6 +224,96 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
                 "tp_replicated_parameter_patterns"].remove("mix"),
         ),
         "mix.weight: .*but all ranks hold the same",
+    ),
+    "optimizer files of another tensor-parallel rank": (
+        "auto",
+        lambda at: copy_all(at, [(optim(rank, 0), optim(rank, 1)) for rank in (0, 1)]),
+        "mp_rank_01_model_states.pt: its .* not the cast .* another rank",
+    ),
+    "a tensor-parallel rank that is another's copy": (
+        "auto",
+        lambda at: copy_all(
+            at, [(model(0), model(1)), *((optim(rank, 0), optim(rank, 1)) for rank in (0, 1))]
+        ),
+        "stage 0: tensor-parallel ranks 0 and 1 hold the same of all slices",
+    ),
+    "a stage's tensor-parallel rank that is another's copy": (
+        "pipe-tensor",
+        lambda at: copy_all(
+            at,
+            [
+                (model(2), model(3)),
+                (optim(0, 2), optim(0, 3)),
+                *((layer(number, 0), layer(number, 1)) for number in (5, 6, 7, 8)),
+            ],
+        ),
+        "stage 1: tensor-parallel ranks 0 and 1 hold the same of all slices",
+    ),
+    "a stage at another step": (
+        "pipe-bf16",
+        lambda at: spoil(at, f"bf16_{optim(0, 1)}", lambda it: slots(it)["step"].fill_(7)),
+        "rank 0 is at step 2, that of model-parallel rank 1 at 7",
+    ),
+    "a stage that lost its slots": (
+        "pipe",
+        lambda at: spoil_all(at, [optim(0, 1), optim(1, 1)], lambda it: slots(it).clear()),
+        "rank 0 is at step 2, that of model-parallel rank 1 at none",
+    ),
+    "experts at another step": (
+        "experts",
+        lambda at: spoil_all(
+            at, [optim(rank, 0) for rank in range(4)], lambda it: slots(it, 1)["step"].fill_(7)
+        ),
+        "rank 0 is at step 2, that of experts' rank 0 at 7",
+    ),
+    "a dense partition of another step": (
+        "experts",
+        lambda at: spoil(
+            at, optim(1, 0), lambda it: it["optimizer_state_dict"][
+                "single_partition_of_fp32_groups"][0].data.add_(1)
+        ),
+        "mp_rank_00_model_states.pt: its .* not the cast .* another rank or another step",
+    ),
+    "slots that end before their master": (
+        "pipe", lambda at: spoil(at, optim(1, 0), short_slots), "group_paddings are not those",
+    ),
+    "an expert of an earlier save": (
+        "experts",
+        lambda at: one_more_expert(at, "layers.0.", 4, expert(0, 4)),
+        "experts.4: of it and expert 0, the optimizer files hold only one's",
+    ),
+    "a mixture of an earlier save": (
+        "experts",
+        lambda at: one_more_expert(at, "layers.7.", 0, expert(2, 0)),
+        "layers.7.* the model's file holds no gate for them",
+    ),
+    "a frozen parameter of one expert lost": (
+        "experts",
+        lambda at: spoil(
+            at, expert(0, 1), lambda it: it.pop(next(key for key in it if "frozen" in key))
+        ),
+        "experts.1: of it and expert 0, only one has .frozen",
+    ),
+    "layer files beside a module": (
+        "auto",
+        lambda at: torch.save({}, at / layer(5)),
+        "both a whole module and the layer files",
+    ),
+    "steps that take for ever to compare": (
+        "pipe",
+        lambda at: spoil_all(
+            at, [model(0), model(1)], lambda it: it.update(global_steps=doubled(60))
+        ),
+        "rank 0 says global_steps is a list, which is no number",
+    ),
+    "a slot of a reserved name": (
+        "pipe",
+        lambda at: spoil_all(
+            at,
+            [optim(data, rank) for data in (0, 1) for rank in (0, 1)],
+            lambda it: slots(it).update({"average.x": torch.ones(1)}),
+        ),
+        "slot 'average.x': a slot may not have this name",
     ),
 }  # fmt: skip
 """What is spoilt: run, change of its folder, words of the refusal."""

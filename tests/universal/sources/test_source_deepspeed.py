@@ -69,6 +69,33 @@ def test_differences_are_seen(deepspeed_runs: Trained, name: str, how: str) -> N
     differences_are_seen(source, deepspeed_runs.held(name), keys, how)
 
 
+def test_parameters_without_slots_are_named(deepspeed_runs: Trained, tmp_path: Path) -> None:
+    """Where a group has no state, its parameters are named on the screen and in the values."""
+    folder = tmp_path / "it"
+    shutil.copytree(deepspeed_runs.folder / "zero1" / "step2", folder)
+    assert "without_slots" not in open_deepspeed(folder, NOTHING).values
+    for path in folder.glob("*_optim_states.pt"):
+        content = torch.load(path, weights_only=False)
+        del content["optimizer_state_dict"]["base_optimizer_state"]["state"][0]
+        torch.save(content, path)
+    source = open_deepspeed(folder, NOTHING)
+    without = source.values["without_slots"]
+    assert "embed.weight" in without
+    assert not {name for name, state in source.index.rows if state == "exp_avg"} & set(without)
+    assert source.described.endswith(
+        f"; {len(without)} of its parameters have no optimizer state, as {without[0]}"
+    )
+
+
+def test_a_tie_of_what_has_values_of_its_own_is_refused(deepspeed_runs: Trained) -> None:
+    """Declared to be another's, a parameter's values would be lost, or be there twice."""
+    folder = deepspeed_runs.folder / "zero1" / "step2"
+    declared = Declared(tied={"head.weight": "embed.weight"})
+    assert open_deepspeed(folder, declared).index.tied == {"head.weight": "embed.weight"}
+    with pytest.raises(InputInvalid, match=r"norm.bias is declared to be tied .* of its own"):
+        open_deepspeed(folder, Declared(tied={"norm.bias": "inner.bias"}))
+
+
 @pytest.mark.parametrize("name", ["zero1", "zero3"])
 def test_declared_rules_and_names(deepspeed_runs: Trained, name: str) -> None:
     """Rules rearrange a parameter and all of its slots; renames hold for all names."""

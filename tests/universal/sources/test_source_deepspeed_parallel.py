@@ -20,7 +20,15 @@ from tests.universal.comparing import (
     same_index,
 )
 from tests.universal.deepspeed_runs import PARALLEL, Parallel, Trained
-from tests.universal.sources.deepspeed_spoilt import SPOILT_FILES, layer, spoil, spoil_all
+from tests.universal.sources.deepspeed_spoilt import (
+    SPOILT_FILES,
+    expert,
+    layer,
+    model,
+    one_bit,
+    spoil,
+    spoil_all,
+)
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.index.declared import Declared, Rename
@@ -225,6 +233,74 @@ def test_a_tie_of_a_later_stage_is_declared(parallel_runs: Trained, tmp_path: Pa
     assert open_deepspeed(folder, Declared(renames=renames, tied=ties)).index.tied == ties
     with pytest.raises(InputInvalid, match=r"1.two.weight is tied to 5.weight, but differs"):
         open_deepspeed(folder, Declared(tied={"1.two.weight": "5.weight"}))
+
+
+def test_what_other_ranks_hold_is_named(parallel_runs: Trained, tmp_path: Path) -> None:
+    """Plain values are the first rank's; others' are named where they are not the same."""
+    folder = copied(parallel_runs, "pipe-tensor", tmp_path / "it")
+    for rank in range(4):
+        spoil(folder, model(rank), lambda it, rank=rank: it.update(rng=[rank // 2], same=[1]))
+    spoil(folder, layer(5, 1), lambda it: it.update(_extra_state=[5]))
+    values = open_deepspeed(folder, ALL).values
+    assert values["other"]["rng"] == [0]
+    assert values["left_out"] == [
+        "module.5._extra_state of model-parallel rank 1",
+        "rng of model-parallel rank 2",
+        "rng of model-parallel rank 3",
+        "layer 3",
+    ]
+
+
+def test_masters_that_are_no_float32(parallel_runs: Trained, tmp_path: Path) -> None:
+    """Masters of the working copies' own dtype are compared with these bit for bit."""
+    folder = copied(parallel_runs, "pipe-bf16", tmp_path / "it")
+
+    def narrow(it: dict[str, Any]) -> None:
+        held = it["optimizer_state_dict"]["single_partition_of_fp32_groups"]
+        held[:] = [each.data.bfloat16() for each in held]
+
+    spoil_all(folder, [path.name for path in folder.glob("bf16_*")], narrow)
+    index = open_deepspeed(folder, NOTHING).index
+    expected = {
+        key: tensor.bfloat16() if key[1] == "param" and (key[0], "step") in index.rows else tensor
+        for key, tensor in truth(parallel_runs, RUN["pipe-bf16"]).items()
+    }
+    assert differing(index, folder, expected) == []
+    spoil(folder, layer(5), lambda it: one_bit(it, "weight"))
+    with pytest.raises(InputInvalid, match=r"5.weight is not the cast"):
+        open_deepspeed(folder, NOTHING)
+
+
+def test_working_copies_in_another_order_of_elements(
+    parallel_runs: Trained, tmp_path: Path
+) -> None:
+    """A copy that is saved transposed is compared like any other."""
+    folder = copied(parallel_runs, "experts", tmp_path / "it")
+
+    def turn(it: dict[str, Any]) -> None:
+        it.update({key: value.T.contiguous().T for key, value in it.items() if value.dim() == 2})
+
+    spoil(folder, expert(0, 2), turn)
+    index = open_deepspeed(folder, NOTHING).index
+    assert differing(index, folder, truth(parallel_runs, RUN["experts"])) == []
+    key = f"{EXPERTS}.2.up.weight"
+    spoil(folder, expert(0, 2), lambda it: it[key].T.view(torch.uint8).__setitem__((0, 0), 77))
+    with pytest.raises(InputInvalid, match="not the casts"):
+        open_deepspeed(folder, NOTHING)
+
+
+def test_a_vocabulary_in_another_list_is_refused() -> None:
+    """Padded rows are cut after slices along another dim are joined, which no rule of ours does."""
+    key = "universal_checkpoint_info"
+    lists = {"vocabulary_parameter_patterns": ["head"], "original_vocab_size": 5}
+    info = read_info({key: lists}, "it", Allowance())
+    assert info is not None
+    assert info.rule("head.weight").rule == VocabPad(size=5)
+    rows = {"parameter_with_row_parallelism_patterns": ["head"]}
+    both = read_info({key: lists | rows}, "it", Allowance())
+    assert both is not None
+    with pytest.raises(InputInvalid, match="no way to hold it that is supported"):
+        both.rule("head.weight")
 
 
 @given(data=st.data())
