@@ -294,11 +294,6 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         ),
         "experts.1: of it and expert 0, only one has .frozen",
     ),
-    "layer files beside a module": (
-        "auto",
-        lambda at: torch.save({}, at / layer(5)),
-        "both a whole module and the layer files",
-    ),
     "steps that take for ever to compare": (
         "pipe",
         lambda at: spoil_all(

@@ -144,11 +144,6 @@ class _Opening:
         heads = [self._read(grid.model_files(self.zero_stage, m)[0]) for m in range(grid.model)]
         self.pipeline = heads[0].get("module") is None
         self.stages, self.tensor = degrees(grid, heads[0], pipeline=self.pipeline)
-        if grid.layers and not self.pipeline:
-            raise InputInvalid(
-                f"{grid.folder.name}: it holds both a whole module and the layer files of a "
-                "PipelineModule; they are of two saves."
-            )
         if self.pipeline and not grid.layers:
             raise CheckpointDamaged(
                 f"{grid.folder.name}: its module was saved in layer files (PipelineModule), and no "
