@@ -294,6 +294,20 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         ),
         "experts.1: of it and expert 0, only one has .frozen",
     ),
+    "a rank in digits that are not DeepSpeed's": (
+        "pipe",
+        lambda at: (at / optim(0, 0)).rename(at / optim(0, 0).replace("rank_0_", "rank_\u0660_")),
+        "file of rank 0 .model-parallel rank 0. is missing",
+    ),
+    "copies that are far larger than their files": (
+        "auto",
+        lambda at: spoil_all(
+            at,
+            [model(0), model(1)],
+            lambda it: it["module"].update(seen=torch.zeros(1).expand(9 << 20)),
+        ),
+        "repeat the same bytes over and over",
+    ),
     "steps that take for ever to compare": (
         "pipe",
         lambda at: spoil_all(

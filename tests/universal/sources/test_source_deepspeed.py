@@ -87,6 +87,21 @@ def test_parameters_without_slots_are_named(deepspeed_runs: Trained, tmp_path: P
     )
 
 
+def test_parameters_without_elements_have_slots(deepspeed_runs: Trained, tmp_path: Path) -> None:
+    """A rank may hold nothing of a parameter; it is complete like any other."""
+    folder = tmp_path / "it"
+    shutil.copytree(deepspeed_runs.folder / "zero1" / "step2", folder)
+    file = folder / "mp_rank_00_model_states.pt"
+    content = torch.load(file, weights_only=False)
+    content["param_shapes"][1]["none"] = torch.Size([0, 3])
+    torch.save(content, file)
+    source = open_deepspeed(folder, NOTHING)
+    states = ("exp_avg", "exp_avg_sq", "param", "step")
+    held = deepspeed_runs.held("zero1")
+    assert differing(source.index, folder, held) == [("none", each) for each in states]
+    assert source.values["param_groups"]["none"] == source.values["param_groups"]["norm.bias"]
+
+
 def test_a_tie_of_what_has_values_of_its_own_is_refused(deepspeed_runs: Trained) -> None:
     """Declared to be another's, a parameter's values would be lost, or be there twice."""
     folder = deepspeed_runs.folder / "zero1" / "step2"

@@ -235,18 +235,21 @@ def test_a_tie_of_a_later_stage_is_declared(parallel_runs: Trained, tmp_path: Pa
         open_deepspeed(folder, Declared(tied={"1.two.weight": "5.weight"}))
 
 
-def test_what_other_ranks_hold_is_named(parallel_runs: Trained, tmp_path: Path) -> None:
-    """Plain values are the first rank's; others' are named where they are not the same."""
+def test_what_is_not_read_is_named(parallel_runs: Trained, tmp_path: Path) -> None:
+    """Plain values are the first rank's; others' are named, as is a buffer that no file holds."""
     folder = copied(parallel_runs, "pipe-tensor", tmp_path / "it")
     for rank in range(4):
         spoil(folder, model(rank), lambda it, rank=rank: it.update(rng=[rank // 2], same=[1]))
     spoil(folder, layer(5, 1), lambda it: it.update(_extra_state=[5]))
+    lost = "tied_modules.embed.lost"
+    spoil(folder, model(0), lambda it: it["buffer_names"].append(lost))
     values = open_deepspeed(folder, ALL).values
     assert values["other"]["rng"] == [0]
     assert values["left_out"] == [
         "module.5._extra_state of model-parallel rank 1",
         "rng of model-parallel rank 2",
         "rng of model-parallel rank 3",
+        lost,
         "layer 3",
     ]
 

@@ -231,6 +231,7 @@ def place_parameters(
         flats=buffers.flats,
         fragments=fragments,
         settings=buffers.settings,
+        listed={name: at for at, group in enumerate(groups) for name in group},
     )
 
 

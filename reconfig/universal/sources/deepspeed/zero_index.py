@@ -44,6 +44,7 @@ class Optimizer:
         flats: by rank, then group.
         fragments: the parameters' locations in `flats`.
         settings: of the base optimizer, by group.
+        listed: group of every parameter, as `param_shapes` lists it.
     """
 
     files: tuple[str, ...]
@@ -52,13 +53,15 @@ class Optimizer:
     flats: Sequence[Sequence[Flat]]
     fragments: Fragments
     settings: list[dict[str, Any]]
+    listed: Mapping[str, int]
 
     @property
     def groups(self) -> dict[str, int]:
-        """The group of every parameter that has elements."""
+        """The group of every parameter; where it has elements, that of the buffers they are in."""
         params, first = np.unique(self.fragments.param, return_index=True)
         groups = self.fragments.group[first].tolist()
-        return {self.names[param]: at for param, at in zip(params.tolist(), groups, strict=True)}
+        held = {self.names[param]: at for param, at in zip(params.tolist(), groups, strict=True)}
+        return {**self.listed, **held}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
