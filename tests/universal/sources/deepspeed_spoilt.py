@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,11 @@ def slots(content: Content, group: int = 0) -> Content:
     """The slots of a group."""
     found: Content = content["optimizer_state_dict"]["base_optimizer_state"]["state"][group]
     return found
+
+
+def numbered(content: Content, rank: int) -> None:
+    """A slot that is a plain number."""
+    slots(content)["k"] = rank
 
 
 def short_slots(content: Content) -> None:
@@ -307,6 +313,19 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
             lambda it: it["module"].update(seen=torch.zeros(1).expand(9 << 20)),
         ),
         "repeat the same bytes over and over",
+    ),
+    "numbers that differ between stages": (
+        "pipe",
+        lambda at: [
+            spoil_all(at, [optim(0, rank), optim(1, rank)], partial(numbered, rank=rank))
+            for rank in (0, 1)
+        ],
+        "stage 1 holds other numbers of it",
+    ),
+    "a stage that lost a moment": (
+        "pipe-bf16",
+        lambda at: spoil(at, f"bf16_{optim(0, 1)}", lambda it: slots(it).pop("exp_avg")),
+        "lacks the optimizer slots exp_avg",
     ),
     "steps that take for ever to compare": (
         "pipe",

@@ -163,6 +163,7 @@ def test_what_deepspeed_does_not_keep_equal_is_refused(parallel_runs: Trained) -
             rules((r"back$|inner$|shift$", Shard(0)), ("", Replicate())),
             "no slices along dim 0",
         ),
+        ("pipe", rules(("nothing", Replicate())), "matches no tensor of the source"),
         ("auto", rules(("up.weight", Replicate())), "hold different values"),
         ("auto", rules(("up.weight", Shard(1))), "maps it to shape .10, 6."),
     ],
@@ -231,6 +232,8 @@ def test_a_tie_of_a_later_stage_is_declared(parallel_runs: Trained, tmp_path: Pa
     renames = (Rename(re.compile(r"^1\."), "first."),)
     ties = {"first.two.weight": "first.one.weight"}
     assert open_deepspeed(folder, Declared(renames=renames, tied=ties)).index.tied == ties
+    with pytest.raises(InputInvalid, match=r"4.bias is declared to be tied .* of its own"):
+        open_deepspeed(folder, Declared(tied={**declared.tied, "4.bias": "7.bias"}))
     with pytest.raises(InputInvalid, match=r"1.two.weight is tied to 5.weight, but differs"):
         open_deepspeed(folder, Declared(tied={"1.two.weight": "5.weight"}))
 
@@ -238,8 +241,8 @@ def test_a_tie_of_a_later_stage_is_declared(parallel_runs: Trained, tmp_path: Pa
 def test_what_is_not_read_is_named(parallel_runs: Trained, tmp_path: Path) -> None:
     """Plain values are the first rank's; others' are named, as is a buffer that no file holds."""
     folder = copied(parallel_runs, "pipe-tensor", tmp_path / "it")
-    for rank in range(4):
-        spoil(folder, model(rank), lambda it, rank=rank: it.update(rng=[rank // 2], same=[1]))
+    spoil_all(folder, [model(0), model(1)], lambda it: it.update(rng=[0], same=[1]))
+    spoil_all(folder, [model(2), model(3)], lambda it: it.update(rng=[1], same=[1]))
     spoil(folder, layer(5, 1), lambda it: it.update(_extra_state=[5]))
     lost = "tied_modules.embed.lost"
     spoil(folder, model(0), lambda it: it["buffer_names"].append(lost))
