@@ -327,6 +327,18 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         lambda at: spoil(at, f"bf16_{optim(0, 1)}", lambda it: slots(it).pop("exp_avg")),
         "lacks the optimizer slots exp_avg",
     ),
+    "experts' numbers with a gap": (
+        "experts",
+        lambda at: spoil(
+            at,
+            model(0),
+            lambda it: it.update(param_shapes=[
+                {key.replace("experts.1.", "experts.2."): shape for key, shape in group.items()}
+                for group in it["param_shapes"]
+            ]),
+        ),
+        "a rank's are not numbered 0 to 1",
+    ),
     "steps that take for ever to compare": (
         "pipe",
         lambda at: spoil_all(
@@ -345,3 +357,32 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     ),
 }  # fmt: skip
 """What is spoilt: run, change of its folder, words of the refusal."""
+
+STRANGE: tuple[Any, ...] = (
+    None, 5, -1, 1 << 70, True, "a", "(a*)*b", ".*.*.*x", b"y", [], {}, (), 1.5, [None], {0: 1},
+    [[1]], [-1], [1 << 60], {"a": "b"},
+)  # fmt: skip
+"""Values for any place in DeepSpeed's info."""
+
+MISPLACED: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "blocks in another order": lambda it: it["ranks"][0]["pieces"][0].update(source=[36, [6, 1]]),
+    "a piece that is lost": lambda it: it["ranks"][1]["pieces"].pop(),
+    "columns for rows": lambda it: it["ranks"][0]["pieces"][0].update(dest=[0, [1, 6]]),
+    "a piece elsewhere in its part": lambda it: it["ranks"][0]["pieces"][1].update(
+        dest=[30, [6, 1]]
+    ),
+}
+"""What AutoTP's map of a fused weight must not say."""
+
+UNWRITTEN: dict[str, tuple[Callable[[Content], Any], str]] = {
+    "a weight without a map": (
+        lambda it: it["affine_map"]["params"].pop(r"^fused\.weight$"),
+        "fused.weight: .*has no map of it",
+    ),
+    "another version": (lambda it: it["affine_map"].update(version=2), "has version 2, not 1"),
+    "what cannot be joined": (
+        lambda it: it.update(autotp_unsupported_parameter_patterns={"x": "mine"}),
+        "says that 'x' cannot be joined: 'mine'",
+    ),
+}
+"""What AutoTP's info must not say: a change of it, words of the refusal."""

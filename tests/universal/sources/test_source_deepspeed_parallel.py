@@ -2,9 +2,8 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,7 +20,10 @@ from tests.universal.comparing import (
 )
 from tests.universal.deepspeed_runs import PARALLEL, Parallel, Trained
 from tests.universal.sources.deepspeed_spoilt import (
+    MISPLACED,
     SPOILT_FILES,
+    STRANGE,
+    UNWRITTEN,
     expert,
     layer,
     model,
@@ -34,7 +36,7 @@ from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.index.declared import Declared, Rename
 from wattmesh.reconfig.universal.index.rules import Replicate, Rule, Shard, SubBlocks, VocabPad
 from wattmesh.reconfig.universal.sources.deepspeed.deepspeed import open_deepspeed
-from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import read_info
+from wattmesh.reconfig.universal.sources.deepspeed.tensor_rules import UniversalInfo, read_info
 from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.sources.source import Source
 
@@ -325,12 +327,6 @@ def test_damaged_files(parallel_runs: Trained, tmp_path: Path, data: st.DataObje
     assert found is None or same_index(found, expected)
 
 
-STRANGE: tuple[Any, ...] = (
-    None, 5, -1, 1 << 70, True, "a", "(a*)*b", ".*.*.*x", b"y", [], {}, (), 1.5, [None], {0: 1},
-    [[1]], [-1], [1 << 60], {"a": "b"},
-)  # fmt: skip
-
-
 def paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path to every value inside dicts and lists."""
     inner = value.items() if isinstance(value, dict) else ()
@@ -345,14 +341,14 @@ def info_of(trained: Trained) -> dict[str, Any]:
     return {key: torch.load(file, weights_only=False)[key]}
 
 
-MISPLACED: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "blocks in another order": lambda it: it["ranks"][0]["pieces"][0].update(source=[36, [6, 1]]),
-    "a piece that is lost": lambda it: it["ranks"][1]["pieces"].pop(),
-    "columns for rows": lambda it: it["ranks"][0]["pieces"][0].update(dest=[0, [1, 6]]),
-    "a piece elsewhere in its part": lambda it: it["ranks"][0]["pieces"][1].update(
-        dest=[30, [6, 1]]
-    ),
-}
+@pytest.mark.parametrize("how", list(UNWRITTEN))
+def test_info_that_autotp_does_not_write(parallel_runs: Trained, how: str) -> None:
+    """A weight without a map, or one that cannot be joined, and another version are refused."""
+    change, words = UNWRITTEN[how]
+    model = info_of(parallel_runs)
+    change(model["universal_checkpoint_info"])
+    with pytest.raises(InputInvalid, match=words):
+        cast(UniversalInfo, read_info(model, "it", Allowance())).rule("fused.weight")
 
 
 @pytest.mark.parametrize("how", list(MISPLACED))

@@ -209,7 +209,7 @@ def _optimizer(
         local.setdefault(match[1], set()).add(int(match[2]))
     for prefix, numbers in local.items():
         if numbers != set(range(len(numbers))):
-            raise InputInvalid(f"{prefix}: its experts {brief(sorted(numbers))} are not all.")
+            raise InputInvalid(f"{prefix[:-1]}: a rank's are not numbered 0 to {len(numbers) - 1}.")
 
     def unique(name: Any) -> Any:
         match = _NAME.fullmatch(name) if is_name(name) else None
