@@ -68,9 +68,15 @@ def slots(content: Content, group: int = 0) -> Content:
     return found
 
 
-def numbered(content: Content, rank: int) -> None:
-    """A slot that is a plain number."""
-    slots(content)["k"] = rank
+def number_slots(folder: Path) -> None:
+    """Every stage has a slot that is a plain number, each another one."""
+    for stage in (0, 1):
+        files = [optim(data, stage) for data in (0, 1)]
+        spoil_all(folder, files, partial(_number, number=stage))
+
+
+def _number(content: Content, number: int) -> None:
+    slots(content)["k"] = number
 
 
 def short_slots(content: Content) -> None:
@@ -315,12 +321,7 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         "repeat the same bytes over and over",
     ),
     "numbers that differ between stages": (
-        "pipe",
-        lambda at: [
-            spoil_all(at, [optim(0, rank), optim(1, rank)], partial(numbered, rank=rank))
-            for rank in (0, 1)
-        ],
-        "stage 1 holds other numbers of it",
+        "pipe", number_slots, "stage 1 holds other numbers of it"
     ),
     "a stage that lost a moment": (
         "pipe-bf16",
