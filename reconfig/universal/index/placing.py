@@ -38,7 +38,7 @@ def place(rule: Rule, segment: Segment, stored: Shape, item_size: int) -> Iterat
         return
     _check_dim(rule, stored)
     runs = rule.runs(stored[rule.dim])
-    for piece in _unflattened(segment, stored, item_size):
+    for piece in unflattened(segment, stored, item_size):
         for run in runs:
             if (part := _within_run(piece, run, rule.dim, item_size)) is not None:
                 yield part
@@ -85,7 +85,7 @@ def _check_dim(rule: Rule, stored: Shape) -> None:
         raise InputInvalid(f"rule {rule.kind}: dim {rule.dim} is none of a tensor {stored}.")
 
 
-def _unflattened(segment: Segment, stored: Shape, item_size: int) -> Iterator[Segment]:
+def unflattened(segment: Segment, stored: Shape, item_size: int) -> Iterator[Segment]:
     """Split a flat range into boxes of the stored tensor; a box stays as it is."""
     if not segment.flat:
         yield segment

@@ -3,7 +3,7 @@
 The map:
     contents.py            what a checkpoint holds, by FQN: chunks of tensors and plain values
     dcp/                   opens folders of torch.distributed.checkpoint
-    deepspeed.py           opens a DeepSpeed ZeRO checkpoint
+    deepspeed/             opens DeepSpeed's checkpoints
     detect.py              detects the kind of a checkpoint, and opens it
     huggingface.py         opens safetensors files, and a trainer's optimizer beside them
     own.py                 opens a universal checkpoint as a source
@@ -14,6 +14,4 @@ The map:
     source.py              the result of opening any source: index, values, fingerprints
     ties.py                compares tensors that are declared to be tied
     torch_dist/            opens Megatron-core's `torch_dist` folders
-    zero.py                ZeRO's fragments of every parameter
-    zero_index.py          builds an index over ZeRO's flat buffers
 """

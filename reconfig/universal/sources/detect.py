@@ -25,7 +25,8 @@ from wattmesh.reconfig.universal.index.names import Names
 from wattmesh.reconfig.universal.sources.dcp import beside
 from wattmesh.reconfig.universal.sources.dcp.dcp import open_dcp
 from wattmesh.reconfig.universal.sources.dcp.metadata import METADATA
-from wattmesh.reconfig.universal.sources.deepspeed import is_deepspeed, open_deepspeed
+from wattmesh.reconfig.universal.sources.deepspeed.deepspeed import open_deepspeed
+from wattmesh.reconfig.universal.sources.deepspeed.grid import is_deepspeed, is_without_zero
 from wattmesh.reconfig.universal.sources.huggingface import is_huggingface, open_huggingface
 from wattmesh.reconfig.universal.sources.own import is_universal, open_own
 from wattmesh.reconfig.universal.sources.source import NO_CHOICES, Choices, Source
@@ -128,6 +129,7 @@ def locate(path: Path, allowance: Allowance | None = None) -> tuple[Path, str]:
             )
         found = found or (path, "huggingface")
     if found is None:
+        _refuse_without_zero(path)
         raise InputInvalid(
             f"{path}: there is no checkpoint in it. Looked for: manifest.json (universal "
             f"checkpoint), metadata.json or `{ITERATION}` (Megatron), {METADATA} (torch DCP), "
@@ -197,8 +199,18 @@ def _named(path: Path, name: str, tag: str) -> tuple[Path, str]:
         raise InputInvalid(f"{path / name}: it names {tag!r:.80}, which does not exist.")
     kind = _kind(path / tag)
     if not kind:
+        _refuse_without_zero(path / tag)
         raise InputInvalid(f"{path / tag}: `{name}` names it, but it holds no checkpoint.")
     return path / tag, kind
+
+
+def _refuse_without_zero(folder: Path) -> None:
+    if is_without_zero(folder):
+        raise InputInvalid(
+            f"{folder}: it holds DeepSpeed's model files, but no zero_pp_rank_*_optim_states.pt. "
+            "They are lost, or it was saved without ZeRO, whose optimizer knows parameters by "
+            "number only; that is not supported."
+        )
 
 
 def _newest(path: Path) -> tuple[Path, str] | None:

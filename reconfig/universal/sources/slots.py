@@ -10,7 +10,7 @@ without any slot is: no writer tells the two apart, so whoever reads says its na
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from wattmesh.errors import InputInvalid
@@ -115,6 +115,13 @@ def check(
                 "it in [[slots]]."
             )
     return tuple(without)
+
+
+def in_words(without: Sequence[str]) -> str:
+    """The end of a description that says which parameters have no slots; "" for none."""
+    if not without:
+        return ""
+    return f"; {len(without)} of its parameters have no optimizer state, as {without[0]}"
 
 
 def _smallest_superset(mine: frozenset[str], kinds: Collection[frozenset[str]]) -> frozenset[str]:

@@ -13,6 +13,8 @@ import gc
 import os
 import sys
 import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +151,12 @@ def rank_of(rank: int, run: Run, folder: Path) -> None:
     torch.distributed.barrier()
 
 
-def start(rank: int, run: Run, folder: Path) -> int:
+def start(work: Callable[[], None]) -> int:
     """Fork a rank; it ends without unwinding."""
     pid = os.fork()
     if pid == 0:
         try:
-            rank_of(rank, run, folder)
+            work()
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -163,19 +165,26 @@ def start(rank: int, run: Run, folder: Path) -> int:
     return pid
 
 
-def main() -> int:
-    """All runs, one after the other."""
+def run_all(runs: Sequence[Sequence[Callable[[], None]]]) -> int:
+    """All runs, one after the other, each with its ranks; return how many ranks failed."""
     torch.set_num_threads(1)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     # DeepSpeed collects garbage again and again: what was imported is set aside for all ranks.
     gc.collect()
     gc.freeze()
-    folder = Path(sys.argv[1])
     failed = 0
-    for run in RUNS:
-        pids = [start(rank, run, folder) for rank in range(run.ranks)]
+    for ranks in runs:
+        pids = [start(work) for work in ranks]
         failed += sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in pids)
     return failed
+
+
+def main() -> int:
+    """All runs."""
+    folder = Path(sys.argv[1])
+    return run_all(
+        [[partial(rank_of, rank, run, folder) for rank in range(run.ranks)] for run in RUNS]
+    )
 
 
 if __name__ == "__main__":

@@ -80,3 +80,35 @@ def moved(key: str, at: int, by: tuple[int, ...]) -> Callable[[Metadata], None]:
         tensor.chunks[at] = type(chunk)(start, chunk.sizes)
 
     return edit
+
+
+def packed(told: Metadata) -> None:
+    """All archives are compressed."""
+    for info in told.storage_data.values():
+        info.transform_descriptors = ["zstd"]
+
+
+def sharing(told: Metadata) -> None:
+    """One archive begins in the middle of another."""
+    first, second, *_ = sorted(
+        (info for info in told.storage_data.values() if info.relative_path == "__0_0.distcp"),
+        key=lambda info: info.offset,
+    )
+    second.offset = first.offset + 1
+
+
+def flattened(key: str) -> Callable[[Metadata], None]:
+    """A tensor has one dim more."""
+
+    def edit(told: Metadata) -> None:
+        tensor = told.state_dict_metadata[key]
+        assert isinstance(tensor, TensorStorageMetadata)
+        tensor.size = torch.Size([1, *tensor.size])
+        for at, chunk in enumerate(tensor.chunks):
+            start, sizes = torch.Size([0, *chunk.offsets]), torch.Size([1, *chunk.sizes])
+            (index,) = (x for x in told.storage_data if (x.fqn, x.offset) == (key, chunk.offsets))
+            info = told.storage_data.pop(index)
+            told.storage_data[type(index)(key, start, index.index)] = info
+            tensor.chunks[at] = type(chunk)(start, sizes)
+
+    return edit

@@ -24,7 +24,7 @@ from tests.universal.deepspeed_runs import RUNS, Run, Trained
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.index.declared import Declared, Rename
 from wattmesh.reconfig.universal.index.rules import SubBlocks, VocabPad
-from wattmesh.reconfig.universal.sources.deepspeed import open_deepspeed
+from wattmesh.reconfig.universal.sources.deepspeed.deepspeed import open_deepspeed
 
 NOTHING = Declared()
 
@@ -67,6 +67,48 @@ def test_differences_are_seen(deepspeed_runs: Trained, name: str, how: str) -> N
     source = open_deepspeed(deepspeed_runs.folder / name / "step2", NOTHING)
     keys = [("inner.weight", "param"), ("inner.weight", "exp_avg")]
     differences_are_seen(source, deepspeed_runs.held(name), keys, how)
+
+
+def test_parameters_without_slots_are_named(deepspeed_runs: Trained, tmp_path: Path) -> None:
+    """Where a group has no state, its parameters are named on the screen and in the values."""
+    folder = tmp_path / "it"
+    shutil.copytree(deepspeed_runs.folder / "zero1" / "step2", folder)
+    assert "without_slots" not in open_deepspeed(folder, NOTHING).values
+    for path in folder.glob("*_optim_states.pt"):
+        content = torch.load(path, weights_only=False)
+        del content["optimizer_state_dict"]["base_optimizer_state"]["state"][0]
+        torch.save(content, path)
+    source = open_deepspeed(folder, NOTHING)
+    without = source.values["without_slots"]
+    assert "embed.weight" in without
+    assert not {name for name, state in source.index.rows if state == "exp_avg"} & set(without)
+    assert source.described.endswith(
+        f"; {len(without)} of its parameters have no optimizer state, as {without[0]}"
+    )
+
+
+def test_parameters_without_elements_have_slots(deepspeed_runs: Trained, tmp_path: Path) -> None:
+    """A rank may hold nothing of a parameter; it is complete like any other."""
+    folder = tmp_path / "it"
+    shutil.copytree(deepspeed_runs.folder / "zero1" / "step2", folder)
+    file = folder / "mp_rank_00_model_states.pt"
+    content = torch.load(file, weights_only=False)
+    content["param_shapes"][1]["none"] = torch.Size([0, 3])
+    torch.save(content, file)
+    source = open_deepspeed(folder, NOTHING)
+    states = ("exp_avg", "exp_avg_sq", "param", "step")
+    held = deepspeed_runs.held("zero1")
+    assert differing(source.index, folder, held) == [("none", each) for each in states]
+    assert source.values["param_groups"]["none"] == source.values["param_groups"]["norm.bias"]
+
+
+def test_a_tie_of_what_has_values_of_its_own_is_refused(deepspeed_runs: Trained) -> None:
+    """Declared to be another's, a parameter's values would be lost, or be there twice."""
+    folder = deepspeed_runs.folder / "zero1" / "step2"
+    declared = Declared(tied={"head.weight": "embed.weight"})
+    assert open_deepspeed(folder, declared).index.tied == {"head.weight": "embed.weight"}
+    with pytest.raises(InputInvalid, match=r"norm.bias is declared to be tied .* of its own"):
+        open_deepspeed(folder, Declared(tied={"norm.bias": "inner.bias"}))
 
 
 @pytest.mark.parametrize("name", ["zero1", "zero3"])
@@ -232,7 +274,7 @@ Change = Callable[[Pretended], Any]
 _WRONG: dict[str, tuple[Change, str]] = {
     "no stage": (lambda it: it.ranks[0].pop("zero_stage"), "no ZeRO stage"),
     "two stages": (lambda it: it.ranks[1].update(zero_stage=2), "different ZeRO stages"),
-    "tensor parallel": (lambda it: it.model.update(mp_world_size=2), "tensor parallelism 2"),
+    "tensor parallel": (lambda it: it.model.update(mp_world_size=2), "2 model-parallel ranks"),
     "experts": (lambda it: it.ranks[0].update(partition_count=[2, 1]), "groups of ranks"),
     "more ranks": (lambda it: it.model.update(dp_world_size=4), "4 data-parallel ranks"),
     "no shapes": (lambda it: it.model.update(param_shapes=None), "param_shapes"),
@@ -311,7 +353,7 @@ def test_wrong_ones_are_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("zero_pp_rank_0_mp_rank_01_optim_states.pt", "parallel rank"),
+        ("zero_pp_rank_0_mp_rank_01_optim_states.pt", "rank 1 .model-parallel rank 1. is missing"),
         ("layer_00-model_00-model_states.pt", None),
         ("layer_00_model_00_model_states.pt", "pipeline"),
         ("layer_0_expert_1_mp_rank_00_model_states.pt", "mixture of experts"),
@@ -328,7 +370,7 @@ def test_other_files_are_refused(tmp_path: Path, file: str, words: str | None) -
     if words is None:
         open_deepspeed(folder, NOTHING)
     else:
-        with pytest.raises(InputInvalid, match=words):
+        with pytest.raises((InputInvalid, CheckpointDamaged), match=words):
             open_deepspeed(folder, NOTHING)
 
 

@@ -18,9 +18,12 @@ from tests.universal.sources.megatron_job import LAYERS, PADDED, SAMPLES, VOCABU
 from tests.universal.sources.megatron_lies import (
     changed_common,
     edited,
+    flattened,
     longer,
     lose,
+    packed,
     rename,
+    sharing,
     without_chunk,
 )
 from wattmesh.errors import CheckpointDamaged, InputInvalid
@@ -199,6 +202,12 @@ LIES = {
         rename(f"optimizer.state.exp_avg.{STACK}", "optimizer.state.exp_avg.decoder.norm"),
         "slot of a parameter that is not there",
     ),
+    "compressed archives": (packed, "its archives are compressed"),
+    "archives that share bytes": (sharing, "are in two archives at once"),
+    "flattened shapes": (
+        flattened(f"optimizer.state.exp_avg.{WORDS}"),
+        "one dim more than its parameter",
+    ),
     "a layer beside the stack": (rename(WORDS, FC1), "slot of a parameter that is not there"),
 }
 
@@ -220,6 +229,30 @@ def test_edited_metadata_is_read_where_it_is_true(megatron_runs: Saved, tmp_path
     shutil.copytree(megatron_runs.folder / "staged", folder)
     source = open_source(edited(folder, lambda _: None))
     assert source.index.entries == open_source(megatron_runs.folder / "staged").index.entries
+
+
+@pytest.mark.parametrize("value", [5, torch.ones(2)], ids=["value", "tensor"])
+def test_names_that_clash(megatron_runs: Saved, tmp_path: Path, value: Any) -> None:
+    """What common.pt holds does not take the place of an object that ranks saved."""
+    folder = tmp_path / "it"
+    shutil.copytree(megatron_runs.folder / "staged", folder)
+    for shard in ("shard_0.0_2.1", "shard_1.0_2.1"):
+        edited(folder, rename(f"rng_state/{shard}", f"common.mine/{shard}"))
+    assert ("common.mine/shard_0.0_2.1", "pickle") in open_source(folder).index.rows
+    changed_common(folder, lambda told: told.update({"mine/shard_0.0_2.1": value}))
+    with pytest.raises(InputInvalid, match=r"'common.mine/shard_0.0_2.1' is the name of another"):
+        open_source(folder)
+
+
+def test_tensors_far_larger_than_their_files(megatron_runs: Saved, tmp_path: Path) -> None:
+    """A tensor that repeats one element may not fill a disk when it is copied."""
+    folder = tmp_path / "it"
+    shutil.copytree(megatron_runs.folder / "staged", folder)
+    changed_common(folder, lambda told: told.update(big=torch.zeros(1).expand(1 << 10)))
+    assert ("common.big", "extra") in open_source(folder).index.rows
+    changed_common(folder, lambda told: told.update(big=torch.zeros(1).expand(1 << 26)))
+    with pytest.raises(InputInvalid, match="repeat the same bytes over and over"):
+        open_source(folder)
 
 
 @pytest.mark.parametrize("name", ["common.pt", ".metadata", "metadata.json", "__1_0.distcp"])

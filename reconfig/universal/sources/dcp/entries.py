@@ -322,7 +322,4 @@ class _Values:
 def in_words(made: Entries) -> str:
     """What was found, for the screen."""
     found = f"prefixes {made.names.model!r} and {made.names.optim!r}"
-    without = made.values.get("without_slots", ())
-    if not without:
-        return found
-    return f"{found}; {len(without)} of its parameters have no optimizer state, as {without[0]}"
+    return found + slots.in_words(made.values.get("without_slots", ()))

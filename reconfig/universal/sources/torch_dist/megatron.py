@@ -157,6 +157,7 @@ def _contents(
     tensors = {**found.tensors, **told.tensors}
     values: dict[str, Any] = {**contents.values, **told.values}
     clash = tensors.keys() & values.keys() | (told.tensors.keys() & found.tensors.keys())
+    clash |= contents.values.keys() & told.values.keys()
     if clash:
         raise InputInvalid(f"{COMMON}: {min(clash)!r:.80} is the name of another value, too.")
     if found.optimized and not told.groups:

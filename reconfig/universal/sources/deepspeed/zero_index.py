@@ -27,10 +27,11 @@ from wattmesh.reconfig.universal.index.index import (
     build,
     sort_by_entry,
 )
-from wattmesh.reconfig.universal.index.names import is_name
+from wattmesh.reconfig.universal.index.names import EXTRA, is_average, is_name
 from wattmesh.reconfig.universal.sources import slots as slot_check
+from wattmesh.reconfig.universal.sources import ties
+from wattmesh.reconfig.universal.sources.deepspeed.zero import Flat, Fragments, Shapes
 from wattmesh.reconfig.universal.sources.source import joined
-from wattmesh.reconfig.universal.sources.zero import Flat, Fragments, Shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Optimizer:
         flats: by rank, then group.
         fragments: the parameters' locations in `flats`.
         settings: of the base optimizer, by group.
+        listed: group of every parameter, as `param_shapes` lists it.
     """
 
     files: tuple[str, ...]
@@ -51,13 +53,15 @@ class Optimizer:
     flats: Sequence[Sequence[Flat]]
     fragments: Fragments
     settings: list[dict[str, Any]]
+    listed: Mapping[str, int]
 
     @property
     def groups(self) -> dict[str, int]:
-        """The group of every parameter that has elements."""
+        """The group of every parameter; where it has elements, that of the buffers they are in."""
         params, first = np.unique(self.fragments.param, return_index=True)
         groups = self.fragments.group[first].tolist()
-        return {self.names[param]: at for param, at in zip(params.tolist(), groups, strict=True)}
+        held = {self.names[param]: at for param, at in zip(params.tolist(), groups, strict=True)}
+        return {**self.listed, **held}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +94,22 @@ class _Slot:
 
 
 def make_index(
-    files: Files, optimizer: Optimizer, model: Model, declared: Declared
+    files: Files,
+    optimizer: Optimizer,
+    model: Model,
+    declared: Declared,
+    *,
+    alone: bool = True,
 ) -> tuple[Index, dict[str, dict[str, Any]]]:
     """Build the index; also return the slots that are plain numbers, by parameter.
+
+    Args:
+        files: of the checkpoint.
+        optimizer: the flat buffers of all data-parallel ranks.
+        model: the rest of the model.
+        declared: rules and names.
+        alone: whether these are all tensors; else whoever joins several checks their slots and
+            the declarations.
 
     Raises:
         InputInvalid: a slot has another shape than its parameter, is missing, or differs between
@@ -106,9 +123,12 @@ def make_index(
         name: declared.name(name) for name in (*optimizer.names, *model.whole, *model.frozen)
     }
     tied = {declared.name(a): declared.name(b) for a, b in model.tied.items()} | dict(declared.tied)
-    declared.check_used([*logical.values(), *tied])
+    if alone:
+        declared.check_used([*logical.values(), *tied])
+    ties.check_aliases(tied, logical.values())
     numbers = {logical[n]: read[g].numbers for n, g in of_name.items() if read[g].numbers}
-    _check_slots(optimizer, read, logical, declared)
+    if alone:
+        _check_slots(optimizer, read, logical, declared)
     plan = _Plan(optimizer, read, logical, declared)
     boxes = [*plan.scalars(), *plan.ruled(), *_whole(model, logical), *_frozen(model, logical)]
     entries = [*plan.entries, *(entry for entry, _ in boxes if entry is not None)]
@@ -150,7 +170,7 @@ def _slots(files: Files, optimizer: Optimizer, group: int) -> _Read:
     for state in sorted({key for flat in flats for key in flat.state}, key=brief):
         values = [flat.state.get(state) for flat in flats]
         where = f"group {group}, slot {brief(state)}"
-        if not is_name(state) or state == PARAM:
+        if not is_name(state) or state in (PARAM, EXTRA) or is_average(state):
             raise InputInvalid(f"{where}: a slot may not have this name.")
         kinds = {_kind(value, flat) for value, flat in zip(values, flats, strict=True)}
         if kinds == {"none"}:
