@@ -78,11 +78,15 @@ def test_an_announced_cap_is_sent_with_its_begin_shown_and_withdrawn(
         assert main([*words, *socket]) == 0
         assert main(["powercap", "show", *socket]) == 0
         assert main(["powercap", "withdraw", *socket]) == 0
+        shown = capsys.readouterr().out
         assert main([*words[:3], "at noon", *words[4:], *socket]) == 1
+        for what in ("show", "end", "withdraw"):
+            assert main(["powercap", what, "--for", "2h", *socket]) == 1
+            assert f"`powercap {what}` takes no times" in capsys.readouterr().err
+    assert len(server.asked) == 3
     (order,) = [sent for _, _, sent in server.asked if sent and "cap_w" in sent]
     assert order["from"] == "2026-12-01T16:00:00+00:00"
     assert order["until"] == "2026-12-01T18:00:00+00:00"
-    shown = capsys.readouterr().out
     assert f"No power cap is in force.\n{sentence}\nannounced by ana: peak" in shown
 
 

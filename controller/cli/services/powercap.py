@@ -14,6 +14,7 @@ from wattmesh.controller.cli.output import DIM, legend, print_json, print_lines,
 from wattmesh.controller.zoned_time import zoned_time
 from wattmesh.errors import InputInvalid
 
+ACTIONS = ("show", "end", "withdraw")
 UNITS_W = {"w": 1.0, "kw": 1e3, "mw": 1e6}
 UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -49,12 +50,14 @@ def powercap(
 
     `end` ends the cap in force, `withdraw` takes back those announced.
     """
+    if what in ACTIONS and (begin or until or lasts):
+        raise InputInvalid(f"`powercap {what}` takes no times; give them with a power, as 150kW")
     daemon = DaemonConnection(socket)
     if what == "show":
         answer = daemon.get("/v1/powercap")
         print_json(answer) if as_json else print_lines(screen(answer))
         return
-    if what in {"end", "withdraw"}:
+    if what in ACTIONS:
         done = daemon.post(f"/v1/powercap/{what}", {})
     else:
         body: dict[str, Any] = {"cap_w": watts(what), "reason": reason}
