@@ -9,6 +9,7 @@ Invariant: a worker is used by one thread at a time, and results are in the orde
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -56,7 +57,7 @@ def in_turn(workers: Sequence[Callable[[T], R]], items: Sequence[T]) -> list[R]:
         finally:
             free.put(worker)
 
-    with ThreadPoolExecutor(len(workers)) as pool:
+    with ThreadPoolExecutor(len(workers), initializer=_same_device()) as pool:
         return list(pool.map(work, items))
 
 
@@ -64,6 +65,13 @@ def settle(tensors: Iterable[torch.Tensor]) -> None:
     """Wait for what this thread's streams still do to tensors: other threads' streams do not."""
     for device in {each.device for each in tensors if each.device.type == "cuda"}:
         torch.cuda.current_stream(device).synchronize()
+
+
+def _same_device() -> Callable[[], None]:
+    """Return what lets another thread use this thread's GPU: threads begin on the first one."""
+    if not torch.cuda.is_initialized():
+        return lambda: None
+    return partial(torch.cuda.set_device, torch.cuda.current_device())
 
 
 def _world_size() -> int:
