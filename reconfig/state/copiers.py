@@ -69,7 +69,7 @@ def settle(tensors: Iterable[torch.Tensor]) -> None:
 
 def _same_device() -> Callable[[], None]:
     """Return what lets another thread use this thread's GPU: threads begin on the first one."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return lambda: None
     return partial(torch.cuda.set_device, torch.cuda.current_device())
 
