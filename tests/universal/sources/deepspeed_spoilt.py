@@ -340,6 +340,29 @@ SPOILT_FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         ),
         "a rank's are not numbered 0 to 1",
     ),
+    "counts of partitions that differ between ranks": (
+        "experts",
+        lambda at: spoil(
+            at, optim(1, 0), lambda it: it["optimizer_state_dict"].update(partition_count=[4, 4])
+        ),
+        "its groups are partitioned over",
+    ),
+    "a stage with a module": (
+        "pipe",
+        lambda at: spoil(at, model(1), lambda it: it.update(module={})),
+        "some ranks' files hold a module, others do not",
+    ),
+    "settings that differ between stages": (
+        "pipe",
+        lambda at: spoil_all(
+            at,
+            [optim(0, 1), optim(1, 1)],
+            lambda it: it["optimizer_state_dict"]["base_optimizer_state"]["param_groups"][0].update(
+                lr=9.0
+            ),
+        ),
+        "has other settings for tied_modules",
+    ),
     "steps that take for ever to compare": (
         "pipe",
         lambda at: spoil_all(
