@@ -140,7 +140,7 @@ def is_cast(
             else:
                 floats = values.view("<f4")
                 # A cast may change which NaN it is.
-                is_nan = found & sign - 1 > infinity
+                is_nan = (found & (sign - 1)) > infinity
                 differs = (cast(floats) != found) & ~(np.isnan(floats) & is_nan)
             if differs.any():
                 return False
