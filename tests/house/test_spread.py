@@ -94,7 +94,7 @@ def test_what_is_dear_here_is_grouped() -> None:
     files = (REPOSITORY / "tests").rglob("*.py")
     found = groups({str(each.relative_to(REPOSITORY)): each.read_text() for each in files})
     assert "tests/demo/test_whole.py" in found
-    users = [path for path in found if "deepspeed_runs" in (REPOSITORY / path).read_text()]
+    users = [path for path in found if "deepspeed_runs: " in (REPOSITORY / path).read_text()]
     assert len(users) > 2
     assert len({found[path] for path in users}) == 1
     assert "tests/hook/launches/test_faults.py" not in found

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.builders.observations import NOW, measured, observation, run
@@ -93,7 +93,10 @@ def kept(
                 bound = min(bound, (draw_w(where) or free))
         total += bound
     assert set(plan.boards) <= set(known)
-    if plan.meets != (least <= cap_w + 1e-6) and not (free_w(boards, runs) <= cap_w):
+    told = not any(each.limit_w is None for each in boards) or any(each.limit_w for each in boards)
+    if not told and plan.meets:
+        return False  # what no limit bounds is never called kept
+    if told and plan.meets != (least <= cap_w + 1e-6) and not (free_w(boards, runs) <= cap_w):
         return False
     if abs(total - plan.bound_w) > 1e-6:
         return False
@@ -131,7 +134,11 @@ def sites(draw: st.DrawFn) -> tuple[float, list[GpuPowerLimits], list[Load]]:
     return draw(st.floats(100.0, 6000.0)), boards, runs
 
 
+UNTOLD = [board(f"G{n}", limit_w=None) for n in range(3)]
+
+
 @settings(max_examples=200)
+@example((750.0, UNTOLD, [load("r0", "G0", "G1")]))
 @given(sites())
 def test_the_cap_is_kept_wherever_it_can_be_and_no_floor_is_broken(
     site: tuple[float, list[GpuPowerLimits], list[Load]],
