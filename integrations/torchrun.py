@@ -22,7 +22,7 @@ from types import FrameType
 
 from wattmesh.errors import WattmeshError
 from wattmesh.reconfig.launch.folder import RunFolder
-from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_none, read_seconds
+from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_zero, read_seconds
 from wattmesh.reconfig.launcher.hosts.follower import Follower
 from wattmesh.reconfig.launcher.hosts.followers import Followers
 from wattmesh.reconfig.launcher.hosts.launcher import HostsLauncher
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
     parser.add_argument(
-        "--max-restarts", type=read_count_or_none, default=5, help="failures in a row"
+        "--max-restarts", type=read_count_or_zero, default=5, help="failures in a row"
     )
     parser.add_argument(
         "--stop-grace", type=read_seconds, default=600.0, help="seconds to stop in band"

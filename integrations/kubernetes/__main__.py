@@ -32,7 +32,7 @@ from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book, patience
-from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_none, read_seconds
+from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_zero, read_seconds
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP
@@ -223,11 +223,11 @@ def _parser() -> argparse.ArgumentParser:
     running = commands.add_parser("run", help="start this pod's ranks, and have the next job held")
     running.add_argument("--job-uid", required=True)
     running.add_argument(
-        "--host", type=read_count_or_none, required=True, help="index of this pod; 0 decides"
+        "--host", type=read_count_or_zero, required=True, help="index of this pod; 0 decides"
     )
     running.add_argument("--address", required=True, help="of this pod")
     running.add_argument(
-        "--max-restarts", type=read_count_or_none, default=5, help="failures in a row"
+        "--max-restarts", type=read_count_or_zero, default=5, help="failures in a row"
     )
     running.add_argument(
         "--stop-grace", type=read_seconds, default=600.0, help="seconds to stop in band"

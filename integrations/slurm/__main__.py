@@ -40,7 +40,7 @@ from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book, queue_waits
-from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_none, read_seconds
+from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_zero, read_seconds
 from wattmesh.reconfig.launcher.contract import HeldLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP, Supervisor
@@ -261,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="what", required=True)
     run = commands.add_parser("run", help="start this job's ranks, and have the next job held")
-    run.add_argument("--max-restarts", type=read_count_or_none, default=5, help="failures in a row")
+    run.add_argument("--max-restarts", type=read_count_or_zero, default=5, help="failures in a row")
     run.add_argument(
         "--stop-grace", type=read_seconds, default=600.0, help="seconds to stop in band"
     )

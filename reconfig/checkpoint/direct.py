@@ -43,7 +43,7 @@ from wattmesh.reconfig.state.memory import (
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.folder import Checkpoint, DataFile
 from wattmesh.reconfig.universal.index import dtypes
-from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.box import Box, Shape
 from wattmesh.reconfig.universal.index.names import HOOK
 
 Boxes = Mapping[str, boxes.LocalBox]
@@ -140,15 +140,14 @@ class _Part:
     """A part of a box to fill: its entry's row, its first logical index, and its memory."""
 
     row: int
-    start: tuple[int, ...]
+    start: Shape
     out: torch.Tensor
 
 
 def _parts(checkpoint: Checkpoint, box: boxes.LocalBox) -> Iterable[_Part]:
     row, local = checkpoint.index.row_of(*HOOK.entry_key(box.key)), box.local
     for cut in boxes_within(tuple(local.shape), local.element_size(), PIECE_BYTES):
-        start = tuple(a + b for a, b in zip(box.offset, cut.start, strict=True))
-        yield _Part(row, start, narrow(local, cut))
+        yield _Part(row, _sum(box.offset, cut.start), narrow(local, cut))
 
 
 class _Filler:
@@ -166,8 +165,7 @@ class _Filler:
         self._staging.finish()
 
     def _read(self, part: _Part, box: Box, array: NDArray[np.generic]) -> None:
-        start = tuple(a + b for a, b in zip(part.start, box.start, strict=True))
-        self._reader.read_into(part.row, Box(start, box.shape), array)
+        self._reader.read_into(part.row, Box(_sum(part.start, box.start), box.shape), array)
 
 
 class ValueDecoder:
@@ -217,12 +215,16 @@ def _pieces(box: boxes.LocalBox, limit: int) -> Iterable[TensorPiece]:
             f"carries {', '.join(sorted(dtypes.CARRIED))}."
         )
     for cut in boxes_within(tuple(local.shape), local.element_size(), limit):
-        start = tuple(a + b for a, b in zip(box.offset, cut.start, strict=True))
         yield TensorPiece(
             fqn=box.key,
             key=HOOK.entry_key(box.key),
             dtype=dtype_name(local.dtype),
             whole=box.whole,
-            box=Box(start, cut.shape),
+            box=Box(_sum(box.offset, cut.start), cut.shape),
             local=narrow(local, cut),
         )
+
+
+def _sum(one: Shape, other: Shape) -> Shape:
+    """Add two indices."""
+    return tuple(a + b for a, b in zip(one, other, strict=True))

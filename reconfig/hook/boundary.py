@@ -5,7 +5,6 @@ choice is made from facts that all ranks have gathered.
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +26,7 @@ from wattmesh.reconfig.launch.generation import Generation, SwitchNote
 from wattmesh.reconfig.launch.group import RankFailed
 from wattmesh.reconfig.launch.guard import all_or_none, ending
 from wattmesh.reconfig.launch.in_step import CheckpointNotSaved
+from wattmesh.reconfig.launch.launched import ranks_here
 from wattmesh.reconfig.launch.peers import boot_id
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.probe import probing
@@ -305,5 +305,5 @@ class Boundary:
         """Say which rank has too few open files or threads for the next layout; "" for none."""
         used, budget = usage.now(), self._runner.budget
         budget.settled(used)
-        allowed = usage.limits(used, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        allowed = usage.limits(used, ranks_here() or 1)
         return group.agree_on_problem(budget.problem((order.layout, order.ranks), allowed))

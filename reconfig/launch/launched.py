@@ -4,6 +4,7 @@ Invariant: of several nested launchers the innermost counts; without any, the pr
 0 of 1.
 """
 
+import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,3 +110,8 @@ def _whole(environment: Environment, name: str) -> int | None:
     """Read a whole number of 0 or more, at most 7 digits; None if there is none."""
     text = environment.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else None
+
+
+def ranks_here() -> int:
+    """Return how many ranks this host has, as torchrun or one of our launchers says; 0: nobody."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "0"))

@@ -13,7 +13,7 @@ def read_count(text: str) -> int:
     return _whole(text, 1)
 
 
-def read_count_or_none(text: str) -> int:
+def read_count_or_zero(text: str) -> int:
     """Read how many there are of something, at least 0.
 
     Raises:

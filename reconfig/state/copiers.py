@@ -16,6 +16,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from wattmesh.reconfig.launch.launched import ranks_here
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -26,15 +28,12 @@ WORTH = 32 << 20
 """Bytes that are worth a further thread."""
 
 
-def count(nbytes: int, ranks_here: int | None = None) -> int:
+def count(nbytes: int) -> int:
     """Choose how many threads this rank copies `nbytes` with: 1 to `MOST`.
 
-    Args:
-        nbytes: in all.
-        ranks_here: ranks of this host; None: what torchrun says, else as if all were here.
+    Where nothing says how many ranks its host has, all of them count as here.
     """
-    here = ranks_here or int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or _world_size()
-    cores = len(os.sched_getaffinity(0)) // here
+    cores = len(os.sched_getaffinity(0)) // (ranks_here() or _world_size())
     return max(1, min(MOST, cores, nbytes // WORTH))
 
 

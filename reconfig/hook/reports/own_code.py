@@ -15,6 +15,7 @@ import torch
 
 from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.fingerprint import Fingerprint
+from wattmesh.reconfig.launch.launched import ranks_here
 
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
 
@@ -29,7 +30,7 @@ def fingerprint(launched: int) -> Fingerprint:
     if torch.cuda.is_available():
         models = f"{launched} x {torch.cuda.get_device_name()}"
         nccl = ".".join(map(str, torch_compat.nccl_version())) or None
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+    local = ranks_here()
     return Fingerprint(
         gpu_models=models,
         torch=torch.__version__,

@@ -83,16 +83,14 @@ class Planner:
     def _only_one(self, row: int, box: Box) -> StoredPiece | None:
         """Find the stored box that holds all of `box`, where the entry has no other."""
         segments, rows = self.index.segments, self.index.segments_of(row)
-        at, dims = rows.start, len(box.shape)
+        at = rows.start
         if rows.stop - at != 1 or segments.flat[at]:
             return None
-        stored = Box(
-            tuple(segments.start[at, :dims].tolist()), tuple(segments.shape[at, :dims].tolist())
-        )
+        stored = segments.box(at, self.index.entries[row])
         skipped = tuple(a - b for a, b in zip(box.start, stored.start, strict=True))
         if not Box(skipped, box.shape).within(stored.shape):
             return None
-        strides = tuple(segments.strides[at, :dims].tolist())
+        strides = tuple(segments.strides[at, : len(box.shape)].tolist())
         size = dtypes.size_of(self.index.entries[row].dtype)
         return StoredPiece(
             box=box,

@@ -33,12 +33,13 @@ def _to_float16(values: NDArray[Any]) -> NDArray[Any]:
         return values.astype("<f2")
 
 
-_CASTS: Mapping[str, tuple[str, int, int, Callable[[NDArray[Any]], NDArray[Any]]]] = {
-    "float32": ("<u4", 1 << 31, 0x7F800000, lambda values: values.view("<u4")),
-    "float16": ("<u2", 1 << 15, 0x7C00, lambda values: _to_float16(values).view("<u2")),
-    "bfloat16": ("<u2", 1 << 15, 0x7F80, to_bfloat16),
+_BITS = {"float32": "<u4", "float16": "<u2", "bfloat16": "<u2"}
+
+_CASTS: Mapping[str, tuple[int, Callable[[NDArray[Any]], NDArray[Any]]]] = {
+    "float16": (0x7C00, lambda values: _to_float16(values).view("<u2")),
+    "bfloat16": (0x7F80, to_bfloat16),
 }
-"""By dtype: that of its bits, its sign bit, its infinity, and the cast from float32 to its bits."""
+"""By 16-bit dtype: the bits of its infinity, and the cast from float32 to its bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +117,9 @@ def is_cast(
         most: compare the first so many elements only; None for all.
     """
     file, copy = working
-    if copy.dtype not in _CASTS or (most is None and not copy.contiguous):
+    if copy.dtype not in _BITS or (most is None and not copy.contiguous):
         return False
-    view, sign, infinity, cast = _CASTS[copy.dtype]
+    view = _BITS[copy.dtype]
     optimizer, held = of.optimizer, of.optimizer.fragments
     first_row, last_row = np.searchsorted(held.param, [of.param, of.param + 1]).tolist()
     for row in range(first_row, last_row):
@@ -138,9 +139,9 @@ def is_cast(
             if master.dtype == copy.dtype:
                 differs = values.view(view) != found
             else:
-                floats = values.view("<f4")
+                floats, (infinity, cast) = values.view("<f4"), _CASTS[copy.dtype]
                 # A cast may change which NaN it is.
-                is_nan = (found & (sign - 1)) > infinity
+                is_nan = (found & 0x7FFF) > infinity
                 differs = (cast(floats) != found) & ~(np.isnan(floats) & is_nan)
             if differs.any():
                 return False
