@@ -95,6 +95,7 @@ class MeterState:
             extrapolation that was too high, until the counter has caught up.
         dark_us: time booked as unobserved since the last reading.
         still_us: how long the counter has not changed.
+        unsure_us: the counter may have been read so much earlier or later than we know.
         limit_w: the power limit now.
         span_w: the highest limit since the reading before.
         highest_w: the highest limit that the board accepts; None: not known.
@@ -114,6 +115,7 @@ class MeterState:
     guessed_us: int = 0
     dark_us: int = 0
     still_us: int = 0
+    unsure_us: int = 0
     span_w: float | None = None
     highest_w: float | None = None
     carry: int = 0
@@ -129,6 +131,7 @@ class MeterState:
             highest_w=reading.highest_limit_w,
             source=reading.source,
             quality=reading.quality,
+            unsure_us=micros(reading.unsure_s),
             counter_source="" if _counter(reading) is None else reading.source,
         )
 
@@ -176,6 +179,7 @@ class MeterState:
             standin_source="",
             standin_mj=None,
             dark_us=0,
+            unsure_us=max(micros(reading.unsure_s), self.unsure_us if self.guessed_us else 0),
         )
         hold_us = max(hold_us, round(HOLD_PERIODS * micros(reading.every_s)))
         if self._is_foreign(reading):
@@ -199,7 +203,8 @@ class MeterState:
     def _by_own_source(
         self, after: "MeterState", reading: PowerReading, length_us: int, hold_us: int
     ) -> tuple["MeterState", EnergyPiece]:
-        silent_us = length_us + self.dark_us + self.guessed_us
+        silent_us = length_us + self.dark_us + self.guessed_us + self.still_us
+        silent_us += self.unsure_us + micros(reading.unsure_s)
         counter_mj, note = self._shown_mj(reading), ""
         if counter_mj is not None and self.counter_mj is not None:
             note = after._disbelief(counter_mj, silent_us, reading.wraps_mj)

@@ -246,7 +246,8 @@ class AmdDevice:
                 energy_mj = self._ask(_energy_mj, "read energy", "amdsmi_get_energy_count", handle)
             except AmdFailed as error:
                 failures.append(error)
-        monotonic_s, at = (before_s + time.monotonic()) / 2, utc_now()
+        after_s, at = time.monotonic(), utc_now()
+        monotonic_s = (before_s + after_s) / 2
         if power_w is None and energy_mj is None and failures:
             raise failures[0]
         self._judge(monotonic_s, power_w, energy_mj)
@@ -265,6 +266,7 @@ class AmdDevice:
             shared="partitions" if len(self.handles) > 1 else "",
             source=COUNTER_SOURCE if self.counts else POWER_SOURCE,
             quality=self.quality,
+            unsure_s=(after_s - before_s) / 2,
         )
         self.watch, reading = self.watch.after(reading)
         return reading

@@ -78,7 +78,8 @@ class NvmlDevice:
         before_s = time.monotonic()
         told = self._fields()
         energy_mj = self._energy(told)
-        monotonic_s, at = (before_s + time.monotonic()) / 2, utc_now()
+        after_s, at = time.monotonic(), utc_now()
+        monotonic_s = (before_s + after_s) / 2
         instant, average = told.get(POWER_INSTANT), told.get(POWER_AVERAGE)
         power_w = _watts(instant if instant is not None else average)
         if power_w is None:
@@ -104,6 +105,7 @@ class NvmlDevice:
             shared=self.slow.shared,
             source=self._source(),
             quality=self.quality,
+            unsure_s=(after_s - before_s) / 2,
         )
         self.watch, reading = self.watch.after(reading)
         return reading

@@ -103,8 +103,10 @@ class RaplSource:
 
     def _reading(self, zone: Zone) -> PowerReading:
         """Read one zone; its power is the mean since the last reading."""
+        before_s = time.monotonic()
         energy_uj = _number(zone.folder / "energy_uj")
-        now_s = time.monotonic()
+        after_s = time.monotonic()
+        now_s = (before_s + after_s) / 2
         before = self._before.get(zone.name)
         self._before[zone.name] = now = _Look(energy_uj=energy_uj, at_s=now_s)
         return PowerReading(
@@ -119,6 +121,7 @@ class RaplSource:
             quality=Quality.MEASURED,
             component=zone.component,
             wraps_mj=zone.wraps_uj // UJ_PER_MJ,
+            unsure_s=(after_s - before_s) / 2,
         )
 
 

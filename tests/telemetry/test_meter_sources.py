@@ -227,6 +227,18 @@ def test_power_between_two_silences_does_not_make_a_counter_implausible() -> Non
     assert spoke[1].energy_mj == 3602 * 600_000 - 600_000
 
 
+def test_a_counter_that_moves_seldom_or_was_read_late_is_believed() -> None:
+    """Its rise belongs to all the time since it moved, and to the time that reading it took."""
+    seldom = [reading(i / 100, 700.0, 0) for i in range(24)]
+    assert energies(*seldom, reading(0.24, 700.0, 168_000))[-1] == 168_000
+    late = replace(reading(1.01, 700.0, 1_407_000), unsure_s=1.0)
+    assert energies(reading(0, 700.0, 0), late) == [1_407_000]
+    next_to_it = reading(1.02, 700.0, 707_000)
+    first = replace(reading(1.01, 700.0, 0), unsure_s=1.0)
+    assert energies(first, next_to_it) == [707_000]
+    assert energies(reading(1.01, 700.0, 0), next_to_it) != [707_000]
+
+
 POWER_MW = 250_000
 ACTS = st.lists(
     st.one_of(
