@@ -103,6 +103,7 @@ def test_a_variant_is_run_as_well() -> None:
     checkpoint = [each for each in run_all.commands() if each.split()[0] == "checkpoint"]
     assert checkpoint == ["checkpoint", "checkpoint --load"]
     assert "checkpoint_load" not in run_all.names()
+    assert set(run_all.VARIANTS) <= set(run_all.names())
 
 
 def test_readme_names_every_goal_that_was_missed() -> None:
