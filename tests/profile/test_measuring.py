@@ -74,7 +74,9 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, list[str]]
     """A profile of three points; the third is slower and thirstier than both others."""
     told: list[str] = []
     job = replace(JOB, points=(A, B, C))
-    return profiled(tmp_path_factory.mktemp("three") / "p", job=job, told=told), told
+    # So far apart that a busy machine does not make one of A and B dominate the other.
+    act = replace(ACT, step_s={"dp2": 0.02, "1 rank": 0.04, "tp2": 0.4})
+    return profiled(tmp_path_factory.mktemp("three") / "p", act, job, told), told
 
 
 def test_every_number_is_what_the_devices_and_the_clock_say(
@@ -86,7 +88,7 @@ def test_every_number_is_what_the_devices_and_the_clock_say(
     assert a.power_w == a.gpu_power_w == pytest.approx(1000, rel=0.1)
     assert b.power_w == pytest.approx(300, rel=0.1)
     # A step takes at least as long as it sleeps, on a busy machine longer.
-    assert 0 < a.tokens_per_s <= 100 / 0.004
+    assert 0 < a.tokens_per_s <= 100 / 0.02
     assert a.spread is not None
     assert a.speed_spread is not None
     assert 0 < a.speed_spread < a.spread
