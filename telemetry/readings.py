@@ -84,8 +84,8 @@ class PowerReading:
         shared: why the device cannot belong to one run alone ("mig", "vgpu", ...); "" when it can.
         wraps_mj: the counter wraps to 0 after this many millijoules (RAPL); None: it does not.
         every_s: update interval of the source; 0: every reading is new.
-        unsure_s: the values may have been taken so much earlier or later than `monotonic_s`: half of
-            the time that reading them took.
+        unsure_s: the values may have been taken so much earlier or later than `monotonic_s`: half
+            of the time that reading them took.
         trouble: why power and counter are missing although the device answers; "" when they are
             not.
     """
