@@ -334,6 +334,10 @@ class Parts:
             cycle_s=settings.loops.cycle_s,
             lost_s=inf if trusted.doubt() else settings.journal.lost_days * DAY_S,
             stepped_s=trusted.stepped_s(),
+            clock_doubt=trusted.doubt() if settings.demand_response else "",
+            demand=settings.demand_response.sources(settings.site.timezone)
+            if settings.demand_response
+            else (),
             budgets=own_budgets(self.loop_facts),
             clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )

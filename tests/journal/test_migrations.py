@@ -14,6 +14,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from tests.builders import runs
+from tests.builders.journals import BEFORE_0018
 from wattmesh import migrations
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import METADATA, VIEWS
@@ -75,6 +76,8 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
             *("emission_rows", "emission_prices", "ledger_names", "expert_learning"),
         ):
             connection.exec_driver_sql(f"DROP TABLE {name}")
+        for statement in BEFORE_0018:
+            connection.exec_driver_sql(statement)
         for name in ("switches", "transitions"):
             connection.exec_driver_sql(f"ALTER TABLE {name} RENAME COLUMN switch_id TO plan")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0002'")

@@ -1,0 +1,148 @@
+"""What demand response follows: the decision signal's intensity, as the journal knows it. I/O in.
+
+Fresh follows each provider's own pace: one that tells something new every five minutes is missed
+after a quarter of an hour, one that tells it every hour after three hours.
+
+Invariant: what is stale, simulated, of a lower rung or estimated beyond what the settings allow is
+never a value: it is left out, or it is a doubt about all of it, and says so.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from wattmesh.controller.cycle.carbon_view import SignalFacts
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.policies.decision import CarbonView, Rung
+from wattmesh.policies.ladder import DAY_S
+from wattmesh.policies.powercap.triggers import SignalSeries, SignalSlot, Trigger
+from wattmesh.quantities import duration
+from wattmesh.telemetry.carbon import signal_quality
+from wattmesh.telemetry.readings import Quality
+
+LOOKS_BACK = timedelta(days=2)
+"""Of its own caps from then on each counts among the worst hours of a day, or is near another."""
+
+MISSED = 3
+"""So many times of its own pace may pass without anything new of a provider."""
+
+UNIT = "g/kWh"
+ESTIMATED, PROFILE, SIMULATED = "estimated", "profile", "simulated"
+"""What the settings may allow beyond measured values and issued forecasts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandSource:
+    """One trigger and what it may rest on.
+
+    Attributes:
+        allow: of `ESTIMATED`, `PROFILE`, `SIMULATED`.
+        stale_after_s: most seconds since something new was told; None: by the provider's pace.
+    """
+
+    trigger: Trigger
+    allow: frozenset[str] = frozenset()
+    stale_after_s: float | None = None
+
+
+def read_series(
+    journal: Journal,
+    source: DemandSource,
+    facts: SignalFacts | None,
+    view: CarbonView,
+    now: datetime,
+) -> SignalSeries:
+    """Read what a trigger follows, from the start of the local day on.
+
+    Args:
+        journal: what is known.
+        source: the trigger.
+        facts: the decision signal; None: the settings name none.
+        view: what is known of it ahead.
+        now: aware.
+
+    Raises:
+        JournalUnavailable: the journal does not answer.
+    """
+    if facts is None:
+        return SignalSeries(name="", unit=UNIT, doubt="no decision signal is set")
+    name = str(facts.signal)
+    if why := _doubt(source, facts, view, now):
+        return SignalSeries(name=name, unit=UNIT, doubt=why)
+    begin = _day_start(source, now)
+    points = journal.carbon.observed(facts.signal, begin, now)
+    allowed = {Quality.MEASURED, *((Quality.ESTIMATED,) if ESTIMATED in source.allow else ())}
+    first = view.slots[0]
+    running = next((each for each in points if each.start <= first.start < each.end), None)
+    ahead = view.slots[1:] if running and running.quality not in allowed else view.slots
+    past = [
+        SignalSlot(start=max(begin, each.start), end=each.end, value=each.g_per_kwh)
+        for each in points
+        if each.quality in allowed and begin < each.end <= first.start
+    ]
+    out = sum(each.quality not in allowed for each in points)
+    known_until = max((each.end for each in points), default=begin)
+    return SignalSeries(
+        name=name,
+        unit=UNIT,
+        slots=(
+            *past,
+            *_foretold(journal, facts, max(begin, known_until), first.start),
+            *(SignalSlot(start=each.start, end=each.end, value=each.g_per_kwh) for each in ahead),
+        ),
+        issued_at=view.issued_at,
+        note=f"{out} intervals of today are estimated and count as not known" if out else "",
+    )
+
+
+def _doubt(source: DemandSource, facts: SignalFacts, view: CarbonView, now: datetime) -> str:
+    """Say why nothing may rest on the decision signal, as a clause; "" when it may."""
+    if facts.day_s != DAY_S:
+        return f"{facts.signal} is a recording that plays faster, and has no hours to cap"
+    if signal_quality(str(facts.signal)) and SIMULATED not in source.allow:
+        return f'{facts.signal} is a recording (allow = ["{SIMULATED}"])'
+    if view.trouble or not view.slots or view.age_s is None or view.issued_at is None:
+        return view.trouble or f"nothing is known of the hours ahead of {facts.signal}"
+    if view.rung is not Rung.ISSUED and PROFILE not in source.allow:
+        return f'only a profile of its past foretells {facts.signal} (allow = ["{PROFILE}"])'
+    return _stale(source, facts, view.age_s, (now - view.issued_at).total_seconds())
+
+
+def _stale(source: DemandSource, facts: SignalFacts, heard_s: float, issued_s: float) -> str:
+    """Say that nothing new was told for too long, as a clause; "" when it was."""
+    pace_s = MISSED * max(facts.cadence_s, facts.interval_s)
+    fresh_s = source.stale_after_s or pace_s
+    if heard_s > fresh_s:
+        return (
+            f"{facts.signal.provider} was last heard {duration(heard_s)} ago, more than the "
+            f"{duration(fresh_s)} that count as fresh"
+        )
+    oldest_s = fresh_s + facts.lag_s
+    if issued_s > oldest_s:
+        return (
+            f"the newest forecast of {facts.signal} is {duration(issued_s)} old, more than the "
+            f"{duration(oldest_s)} that count as fresh"
+        )
+    return ""
+
+
+def _day_start(source: DemandSource, now: datetime) -> datetime:
+    local = now.astimezone(source.trigger.timezone)
+    midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight.astimezone(now.tzinfo)
+
+
+def _foretold(
+    journal: Journal, facts: SignalFacts, start: datetime, end: datetime
+) -> Iterator[SignalSlot]:
+    """Yield what was forecast of the time that is over and not observed yet, without a gap."""
+    at = start
+    while at < end:
+        found = journal.forecasts.expected(facts.signal, at)
+        if found is None:
+            return
+        for slot in found[1].slots:
+            if slot.start <= at < slot.end and at < end:
+                until = min(slot.end, end)
+                yield SignalSlot(start=at, end=until, value=slot.g_per_kwh)
+                at = until
