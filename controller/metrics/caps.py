@@ -55,8 +55,8 @@ def cap_metrics(loop_facts: LoopFacts) -> Iterator[Metric]:
         "clock or the boards are in doubt; 0 while it follows its signal.",
         labels=["origin"],
     )
-    for each in demand_lines(loop_facts):
-        held.add_metric([each.origin], float(each.held))
+    for told in demand_lines(loop_facts):
+        held.add_metric([told.origin], float(told.held))
     triggered = GaugeMetricFamily(
         "wattmesh_power_cap_triggered",
         "1 while the power cap in force was set by demand response, by what triggered it.",

@@ -134,7 +134,7 @@ def test_only_operators_cap_and_end_caps(served: Served) -> None:
 def seen_again(served: Served) -> None:
     """Let a cycle have seen what is in the journal."""
     turned(served)
-    _, ahead = served.journal.caps.standing(served.clock.wall)
+    ahead = served.journal.caps.standing(served.clock.wall).ahead
     newest = served.loop_facts.turned
     assert newest is not None
     report = replace(newest.report, caps_ahead=ahead)
