@@ -1,7 +1,9 @@
-"""What demand response follows: the decision signal's intensity, as the journal knows it. I/O in.
+"""What demand response follows: the decision signal, or day-ahead prices, as the journal has them.
 
-Fresh follows each provider's own pace: one that tells something new every five minutes is missed
-after a quarter of an hour, one that tells it every hour after three hours.
+I/O in. Fresh follows each provider's own pace: one that tells something new every five minutes is
+missed after a quarter of an hour, one that tells it every hour after three hours. An auction is held
+once a day and its prices do not age: who has them is missed after a day, and hours that no auction
+has priced yet are not known.
 
 Invariant: what is stale, simulated, of a lower rung or estimated beyond what the settings allow is
 never a value: it is left out, or it is a doubt about all of it, and says so.
@@ -9,15 +11,17 @@ never a value: it is left out, or it is a doubt about all of it, and says so.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from wattmesh.controller.cycle.carbon_view import SignalFacts
+from wattmesh.controller.journal.carbon.exogenous import EXOGENOUS, HOUR, ExogenousValue
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.policies.decision import CarbonView, Rung
 from wattmesh.policies.ladder import DAY_S
 from wattmesh.policies.powercap.triggers import SignalSeries, SignalSlot, Trigger
 from wattmesh.quantities import duration
 from wattmesh.telemetry.carbon import signal_quality
+from wattmesh.telemetry.exogenous import KINDS, ExogenousKind
 from wattmesh.telemetry.readings import Quality
 
 LOOKS_BACK = timedelta(days=2)
@@ -26,6 +30,8 @@ LOOKS_BACK = timedelta(days=2)
 MISSED = 3
 """So many times of its own pace may pass without anything new of a provider."""
 
+AUCTION_EVERY_S = 86_400.0
+PRICED_AHEAD = timedelta(days=3)
 UNIT = "g/kWh"
 ESTIMATED, PROFILE, SIMULATED = "estimated", "profile", "simulated"
 """What the settings may allow beyond measured values and issued forecasts."""
@@ -37,12 +43,15 @@ class DemandSource:
 
     Attributes:
         allow: of `ESTIMATED`, `PROFILE`, `SIMULATED`.
+        prices: the series, as the journal names it, whose prices are followed; "": the decision
+            signal's intensity is.
         stale_after_s: most seconds since something new was told; None: by the provider's pace.
     """
 
     trigger: Trigger
     allow: frozenset[str] = frozenset()
     stale_after_s: float | None = None
+    prices: str = ""
 
 
 def read_series(
@@ -64,6 +73,8 @@ def read_series(
     Raises:
         JournalUnavailable: the journal does not answer.
     """
+    if source.prices:
+        return _prices(journal, source, now)
     if facts is None:
         return SignalSeries(name="", unit=UNIT, doubt="no decision signal is set")
     name = str(facts.signal)
@@ -92,6 +103,48 @@ def read_series(
         ),
         issued_at=view.issued_at,
         note=f"{out} intervals of today are estimated and count as not known" if out else "",
+    )
+
+
+def _prices(journal: Journal, source: DemandSource, now: datetime) -> SignalSeries:
+    """Read the newest price of each hour; restated ones count from when they were fetched."""
+    unit = KINDS[ExogenousKind.PRICE].unit
+    name = source.prices.removeprefix(EXOGENOUS)
+    fetch = journal.exogenous.last_fetch(source.prices)
+    ok_at = fetch.ok_at if fetch else None
+    why = f" ({fetch.detail.rstrip('.')})" if fetch and fetch.detail else ""
+    if ok_at is None:
+        return SignalSeries(name=name, unit=unit, doubt=f"{name} has not answered yet{why}")
+    heard_s = max(0.0, (now - ok_at).total_seconds())
+    fresh_s = source.stale_after_s or AUCTION_EVERY_S
+    if heard_s > fresh_s:
+        doubt = (
+            f"{name} was last heard {duration(heard_s)} ago, more than the {duration(fresh_s)} "
+            f"that count as fresh{why}"
+        )
+        return SignalSeries(name=name, unit=unit, doubt=doubt)
+    newest: dict[datetime, ExogenousValue] = {}
+    begin = _day_start(source, now).astimezone(UTC)
+    first = begin.replace(minute=0, second=0, microsecond=0)
+    for each in journal.exogenous.between(source.prices, first, now + PRICED_AHEAD):
+        known = newest.get(each.start)
+        if each.kind is not ExogenousKind.PRICE or each.known_at > now:
+            continue
+        if known is None or each.known_at >= known.known_at:
+            newest[each.start] = each
+    ahead = [each.known_at for each in newest.values() if each.start > now]
+    if not ahead:
+        return SignalSeries(
+            name=name, unit=unit, doubt=f"{name} tells no price of the hours ahead{why}"
+        )
+    return SignalSeries(
+        name=name,
+        unit=unit,
+        slots=tuple(
+            SignalSlot(start=start, end=start + HOUR, value=each.value)
+            for start, each in sorted(newest.items())
+        ),
+        issued_at=max(ahead),
     )
 
 

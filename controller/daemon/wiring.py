@@ -23,6 +23,7 @@ from wattmesh.controller.cycle import fleet
 from wattmesh.controller.cycle.act import JournalActor
 from wattmesh.controller.cycle.clocks import back_s
 from wattmesh.controller.cycle.cycle import Cycle
+from wattmesh.controller.cycle.demand_signals import DemandSource
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.cycle.observe import JournalObserver
@@ -107,6 +108,14 @@ def run_plans(settings: Settings) -> dict[str, RunPlan]:
             owner_uid=uid_of(section.owner) if section.owner else None,
         )
     return plans
+
+
+def demand_sources(settings: Settings) -> tuple[DemandSource, ...]:
+    """Give what demand response follows; nothing where the settings do not name it."""
+    if settings.demand_response is None:
+        return ()
+    exogenous = settings.carbon.exogenous if settings.carbon else ()
+    return settings.demand_response.sources(settings.site.timezone, exogenous)
 
 
 class Parts:
@@ -335,9 +344,7 @@ class Parts:
             lost_s=inf if trusted.doubt() else settings.journal.lost_days * DAY_S,
             stepped_s=trusted.stepped_s(),
             clock_doubt=trusted.doubt() if settings.demand_response else "",
-            demand=settings.demand_response.sources(settings.site.timezone)
-            if settings.demand_response
-            else (),
+            demand=demand_sources(settings),
             budgets=own_budgets(self.loop_facts),
             clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )

@@ -1,12 +1,14 @@
 """The keys of `[demand_response]`: caps that come by themselves in dirty or dear hours."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
 from wattmesh.controller.cycle.demand_signals import DemandSource
+from wattmesh.controller.journal.carbon.exogenous import EXOGENOUS
+from wattmesh.controller.settings.exogenous import ExogenousSection
 from wattmesh.controller.settings.mistakes import Mistake, quoted
 from wattmesh.controller.settings.section import Section
 from wattmesh.policies.powercap.triggers import CapOrigin, Trigger
@@ -54,22 +56,41 @@ class CarbonTriggerSection(TriggerSection):
     is issued, `simulated` recordings."""
 
 
+class PriceTriggerSection(TriggerSection):
+    """Caps by day-ahead prices, in EUR/MWh, which may be below 0."""
+
+    series: str = Field(default="", examples=["entsoe:DE"], max_length=100)
+    """Whose prices are followed, as provider:zone of a `[[carbon.exogenous]]` table that sets
+    `prices = true`. Default: the only such table."""
+
+
 class DemandResponseSection(Section):
     """Power caps that are announced by themselves for the hours in which the grid is worst."""
 
     carbon: CarbonTriggerSection | None = None
     """Caps by the carbon intensity of the decision signal. Not set: none."""
+    price: PriceTriggerSection | None = None
+    """Caps by day-ahead prices. Not set: none."""
 
-    def sources(self, timezone: str) -> tuple[DemandSource, ...]:
+    def sources(
+        self, timezone: str, exogenous: Sequence[ExogenousSection]
+    ) -> tuple[DemandSource, ...]:
         """Give what the cycle follows, with days in `timezone`."""
         found = []
         if self.carbon is not None:
             allow = frozenset(str(each) for each in self.carbon.allow)
-            found.append(_source(CapOrigin.CARBON, self.carbon, timezone, allow))
+            found.append(_source(CapOrigin.CARBON, self.carbon, timezone, allow=allow))
+        if self.price is not None:
+            named = self.price.series or next(iter(_priced(exogenous)), "")
+            series = f"{EXOGENOUS}{named}"
+            found.append(_source(CapOrigin.PRICE, self.price, timezone, prices=series))
         return tuple(found)
 
-    def mistakes(self, *, carbon: bool) -> Iterator[Mistake]:
+    def mistakes(self, exogenous: Sequence[ExogenousSection], *, carbon: bool) -> Iterator[Mistake]:
         """Name every mistake that no single key can show; `carbon`: there is a decision signal."""
+        if self.price is not None:
+            yield from _mistakes("demand_response.price", self.price)
+            yield from _price_mistakes(self.price.series, _priced(exogenous))
         if self.carbon is not None:
             yield from _mistakes("demand_response.carbon", self.carbon)
             if not carbon:
@@ -79,11 +100,28 @@ class DemandResponseSection(Section):
                 yield "demand_response.carbon.above", f"{above} must be at least 0 g/kWh"
 
 
+def _priced(exogenous: Sequence[ExogenousSection]) -> tuple[str, ...]:
+    """Name the series that have prices."""
+    return tuple(f"{each.provider}:{each.zone}" for each in exogenous if each.prices)
+
+
+def _price_mistakes(series: str, known: Sequence[str]) -> Iterator[Mistake]:
+    key = "demand_response.price.series"
+    if not known:
+        yield key, "no table [[carbon.exogenous]] sets prices = true; set it where they come from"
+    elif series and series not in known:
+        yield key, f"{quoted(series)} tells no prices; allowed: {', '.join(known)}"
+    elif not series and len(known) > 1:
+        yield key, f"is missing: there are {', '.join(known)}; name one of them"
+
+
 def _source(
     origin: CapOrigin,
     section: TriggerSection,
     timezone: str,
+    *,
     allow: frozenset[str] = frozenset(),
+    prices: str = "",
 ) -> DemandSource:
     return DemandSource(
         trigger=Trigger(
@@ -101,6 +139,7 @@ def _source(
         ),
         allow=allow,
         stale_after_s=section.stale_after_s,
+        prices=prices,
     )
 
 

@@ -70,7 +70,8 @@ def ask(values: Sequence[float | None], *caps: TriggeredCap, **changes: Any) -> 
 def standing(first: int, last: int, **changes: Any) -> TriggeredCap:
     """A window of the first day, announced before."""
     start, until = DAY + first * HOUR, DAY + last * HOUR
-    return TriggeredCap(**{"id": 1, "start": start, "until": until} | changes)
+    facts: dict[str, Any] = {"id": 1, "start": start, "until": until}
+    return TriggeredCap(**facts | changes)
 
 
 # ---- the choice of windows
