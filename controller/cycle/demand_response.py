@@ -12,7 +12,6 @@ from datetime import datetime
 
 from wattmesh.controller.cycle.cap_held import trigger_sentence
 from wattmesh.controller.cycle.capping import boards, highest_w
-from wattmesh.controller.cycle.demand_signals import DemandSource
 from wattmesh.controller.cycle.journal_snapshot import CycleSettings, JournalSnapshot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes.caps import DEMAND_RESPONSE, CapRow
@@ -23,6 +22,7 @@ from wattmesh.policies.powercap.demand_response import holding, respond, resting
 from wattmesh.policies.powercap.triggers import (
     CapOrigin,
     CapWindow,
+    DemandSource,
     Response,
     SignalSeries,
     TriggeredCap,

@@ -1,8 +1,8 @@
-"""What demand response follows: the decision signal, or day-ahead prices, as the journal has them.
+"""What demand response follows: the decision signal or day-ahead prices, in the journal. I/O in.
 
-I/O in. Fresh follows each provider's own pace: one that tells something new every five minutes is
-missed after a quarter of an hour, one that tells it every hour after three hours. An auction is held
-once a day and its prices do not age: who has them is missed after a day, and hours that no auction
+Fresh follows each provider's own pace: one that tells something new every five minutes is missed
+after a quarter of an hour, one that tells it every hour after three hours. An auction is held once
+a day and its prices do not age: whoever tells them is missed after a day, and hours that no auction
 has priced yet are not known.
 
 Invariant: what is stale, simulated, of a lower rung or estimated beyond what the settings allow is
@@ -10,7 +10,6 @@ never a value: it is left out, or it is a doubt about all of it, and says so.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from wattmesh.controller.cycle.carbon_view import SignalFacts
@@ -18,7 +17,14 @@ from wattmesh.controller.journal.carbon.exogenous import EXOGENOUS, HOUR, Exogen
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.policies.decision import CarbonView, Rung
 from wattmesh.policies.ladder import DAY_S
-from wattmesh.policies.powercap.triggers import SignalSeries, SignalSlot, Trigger
+from wattmesh.policies.powercap.triggers import (
+    ESTIMATED,
+    PROFILE,
+    SIMULATED,
+    DemandSource,
+    SignalSeries,
+    SignalSlot,
+)
 from wattmesh.quantities import duration
 from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.exogenous import KINDS, ExogenousKind
@@ -33,25 +39,6 @@ MISSED = 3
 AUCTION_EVERY_S = 86_400.0
 PRICED_AHEAD = timedelta(days=3)
 UNIT = "g/kWh"
-ESTIMATED, PROFILE, SIMULATED = "estimated", "profile", "simulated"
-"""What the settings may allow beyond measured values and issued forecasts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemandSource:
-    """One trigger and what it may rest on.
-
-    Attributes:
-        allow: of `ESTIMATED`, `PROFILE`, `SIMULATED`.
-        prices: the series, as the journal names it, whose prices are followed; "": the decision
-            signal's intensity is.
-        stale_after_s: most seconds since something new was told; None: by the provider's pace.
-    """
-
-    trigger: Trigger
-    allow: frozenset[str] = frozenset()
-    stale_after_s: float | None = None
-    prices: str = ""
 
 
 def read_series(
@@ -109,8 +96,8 @@ def read_series(
 def _prices(journal: Journal, source: DemandSource, now: datetime) -> SignalSeries:
     """Read the newest price of each hour; restated ones count from when they were fetched."""
     unit = KINDS[ExogenousKind.PRICE].unit
-    name = source.prices.removeprefix(EXOGENOUS)
-    fetch = journal.exogenous.last_fetch(source.prices)
+    name, series = source.prices, f"{EXOGENOUS}{source.prices}"
+    fetch = journal.exogenous.last_fetch(series)
     ok_at = fetch.ok_at if fetch else None
     why = f" ({fetch.detail.rstrip('.')})" if fetch and fetch.detail else ""
     if ok_at is None:
@@ -126,7 +113,7 @@ def _prices(journal: Journal, source: DemandSource, now: datetime) -> SignalSeri
     newest: dict[datetime, ExogenousValue] = {}
     begin = _day_start(source, now).astimezone(UTC)
     first = begin.replace(minute=0, second=0, microsecond=0)
-    for each in journal.exogenous.between(source.prices, first, now + PRICED_AHEAD):
+    for each in journal.exogenous.between(series, first, now + PRICED_AHEAD):
         known = newest.get(each.start)
         if each.kind is not ExogenousKind.PRICE or each.known_at > now:
             continue

@@ -12,7 +12,7 @@ from math import inf
 from wattmesh.controller.cycle.carbon_view import SignalFacts, view_after
 from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.cycle.cycle import CycleObservation
-from wattmesh.controller.cycle.demand_signals import LOOKS_BACK, DemandSource, read_series
+from wattmesh.controller.cycle.demand_signals import LOOKS_BACK, read_series
 from wattmesh.controller.cycle.fleet import SILENT_HELD, Fleet
 from wattmesh.controller.cycle.queue_waits import with_measured_waits
 from wattmesh.controller.journal.energy.ledger import TokenMark
@@ -22,7 +22,7 @@ from wattmesh.controller.journal.runs.outages import Launches
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import Histories
 from wattmesh.policies.decision import BudgetLeft, CarbonView, Mode, PolicySettings
-from wattmesh.policies.powercap.triggers import CapOrigin, SignalSeries
+from wattmesh.policies.powercap.triggers import CapOrigin, DemandSource, SignalSeries
 
 SLOT = timedelta(days=1)
 """The longest slot of the ledger: a budget's day ends every slot."""

@@ -23,7 +23,6 @@ from wattmesh.controller.cycle import fleet
 from wattmesh.controller.cycle.act import JournalActor
 from wattmesh.controller.cycle.clocks import back_s
 from wattmesh.controller.cycle.cycle import Cycle
-from wattmesh.controller.cycle.demand_signals import DemandSource
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.cycle.observe import JournalObserver
@@ -108,14 +107,6 @@ def run_plans(settings: Settings) -> dict[str, RunPlan]:
             owner_uid=uid_of(section.owner) if section.owner else None,
         )
     return plans
-
-
-def demand_sources(settings: Settings) -> tuple[DemandSource, ...]:
-    """Give what demand response follows; nothing where the settings do not name it."""
-    if settings.demand_response is None:
-        return ()
-    exogenous = settings.carbon.exogenous if settings.carbon else ()
-    return settings.demand_response.sources(settings.site.timezone, exogenous)
 
 
 class Parts:
@@ -333,18 +324,17 @@ class Parts:
 
     def _cycle_settings(self) -> CycleSettings:
         settings, trusted = self.loop_facts.settings, self.loop_facts.trusted
-        timeout_s = settings.policy.switch_timeout_s
         return CycleSettings(
             mode=settings.mode,
             policy=settings.policy.limits(),
             facts=self.loop_facts.signals.decision,
             # An open switch's age is wall time: a clock stepped by a year must not time it out.
-            switch_timeout_s=inf if trusted.held_s() > 0 else timeout_s,
+            switch_timeout_s=inf if trusted.held_s() > 0 else settings.policy.switch_timeout_s,
             cycle_s=settings.loops.cycle_s,
             lost_s=inf if trusted.doubt() else settings.journal.lost_days * DAY_S,
             stepped_s=trusted.stepped_s(),
             clock_doubt=trusted.doubt() if settings.demand_response else "",
-            demand=demand_sources(settings),
+            demand=settings.demand(),
             budgets=own_budgets(self.loop_facts),
             clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )

@@ -6,12 +6,10 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
-from wattmesh.controller.cycle.demand_signals import DemandSource
-from wattmesh.controller.journal.carbon.exogenous import EXOGENOUS
 from wattmesh.controller.settings.exogenous import ExogenousSection
 from wattmesh.controller.settings.mistakes import Mistake, quoted
 from wattmesh.controller.settings.section import Section
-from wattmesh.policies.powercap.triggers import CapOrigin, Trigger
+from wattmesh.policies.powercap.triggers import CapOrigin, DemandSource, Trigger
 
 MOST_W = 1e12
 
@@ -82,8 +80,7 @@ class DemandResponseSection(Section):
             found.append(_source(CapOrigin.CARBON, self.carbon, timezone, allow=allow))
         if self.price is not None:
             named = self.price.series or next(iter(_priced(exogenous)), "")
-            series = f"{EXOGENOUS}{named}"
-            found.append(_source(CapOrigin.PRICE, self.price, timezone, prices=series))
+            found.append(_source(CapOrigin.PRICE, self.price, timezone, prices=named))
         return tuple(found)
 
     def mistakes(self, exogenous: Sequence[ExogenousSection], *, carbon: bool) -> Iterator[Mistake]:

@@ -16,6 +16,7 @@ from wattmesh.controller.settings.carbon import CarbonSection
 from wattmesh.controller.settings.demand_response import DemandResponseSection
 from wattmesh.controller.settings.section import File, Section, Time
 from wattmesh.policies.decision import Mode, PolicySettings, Sleep
+from wattmesh.policies.powercap.triggers import DemandSource
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.telemetry.actuator.settings import MOST_DAYS, OPERATORS
 
@@ -392,3 +393,10 @@ class Settings(Section):
     demand_response: DemandResponseSection | None = None
     runs: dict[str, RunSection] = Field(default_factory=dict)
     budget: dict[str, BudgetSection] = Field(default_factory=dict)
+
+    def demand(self) -> tuple[DemandSource, ...]:
+        """Give what demand response follows; nothing where it is not set."""
+        if self.demand_response is None:
+            return ()
+        exogenous = self.carbon.exogenous if self.carbon else ()
+        return self.demand_response.sources(self.site.timezone, exogenous)

@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from wattmesh.policies.powercap.cap_windows import Window
 
+ESTIMATED, PROFILE, SIMULATED = "estimated", "profile", "simulated"
+"""What a trigger may be allowed to rest on beyond measured values and issued forecasts."""
+
 
 class CapOrigin(StrEnum):
     """Who set a power cap: a person, or demand response by the grid's intensity or its price."""
@@ -87,6 +90,23 @@ class Trigger:
     ahead_hours: int = 24
     hysteresis: float = 0.1
     timezone: tzinfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandSource:
+    """One trigger and what it may rest on.
+
+    Attributes:
+        allow: of `ESTIMATED`, `PROFILE`, `SIMULATED`.
+        prices: provider:zone whose day-ahead prices are followed; "": the decision signal's
+            intensity is.
+        stale_after_s: most seconds since something new was told; None: by the provider's pace.
+    """
+
+    trigger: Trigger
+    allow: frozenset[str] = frozenset()
+    stale_after_s: float | None = None
+    prices: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,12 @@ from tests.cycle.test_caps import announce, cap_of, node, order, wished
 from tests.cycle.test_clocks import GPUS, read
 from wattmesh.controller.accounting.measured_points import capped_spans
 from wattmesh.controller.cycle.cycle import CycleReport
-from wattmesh.controller.cycle.demand_signals import DemandSource
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes.caps import DEMAND_RESPONSE, CapRow
 from wattmesh.errors import Fenced
 from wattmesh.policies.decision import Mode
-from wattmesh.policies.powercap.triggers import CapOrigin, Trigger, TriggerFacts
+from wattmesh.policies.powercap.triggers import CapOrigin, DemandSource, Trigger, TriggerFacts
 from wattmesh.telemetry.readings import Quality
 
 HOUR = timedelta(hours=1)

@@ -3,8 +3,9 @@
 Free, with a security token (CC BY 4.0: name ENTSO-E where you show it). Operators must publish the
 day-ahead forecasts of a day by 18:00 Brussels time of the day before (Regulation (EU) 543/2013,
 articles 6 and 14); the platform keeps the newest version alone and does not say when it was made.
-The auction of prices closes at noon of the day before (Regulation (EU) 2015/1222, article 47) and is
-told within the hour. Germany and Austria have two: 1 is the coupled European one, 2 a local one.
+The auction of prices closes at noon of the day before (Regulation (EU) 2015/1222, article 47), and
+its result is out about an hour later. Germany and Austria have two: 1 is the coupled European one,
+2 a local one.
 
 Invariant: a value counts as issued at that 18:00 (a price at 13:00), or when it was fetched if that
 was before: never earlier than it can have been known. No price is of another auction than 1.

@@ -3,8 +3,8 @@
 A document holds series, a series periods, a period points by position. A period has one resolution,
 another period of the same answer may have another (markets went from 60 to 15 minutes). With curve
 type A03 a point that repeats the one before is left out. Where there is nothing to say, an
-acknowledgement comes instead, with status 200 or 400, whose reason says why. Documents of generation
-and load hold megawatts; a publication document (A44) holds prices, per currency and energy unit.
+acknowledgement comes instead, with status 200 or 400, whose reason says why. Documents of
+generation and load hold megawatts; a publication document (A44) holds prices, in EUR/MWh.
 
 Invariant: what has a document type declaration is refused before it is parsed, so no entity is
 expanded; an answer yields at most `MOST_POINTS`.
