@@ -71,10 +71,29 @@ class PowerLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapLine:
-    """The operator's power cap in force.
+class CapTrigger:
+    """Why demand response set a power cap, as it was known when the cap was announced.
 
     Attributes:
+        unit: of `value` (mean of the signal over the cap) and `threshold` (from which on hours
+            count).
+        issued_at: when what lay ahead was issued; null: not known.
+    """
+
+    signal: str
+    unit: str
+    value: float
+    threshold: float
+    issued_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapLine:
+    """The power cap in force.
+
+    Attributes:
+        origin: who set it: operator, or demand response by carbon or price. `trigger`: why, where
+            it was demand response.
         by: who ordered it. `sentence`: how it is kept, or why it is not.
         meets: whether it is known to be kept. `lowest_w`: the lowest cap that could be.
         bound_w: the most that all GPUs can draw under it; None, as `lowest_w`: no GPU's limit is
@@ -100,11 +119,18 @@ class CapLine:
     slowed: Mapping[str, str] = field(default_factory=dict)
     late: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    origin: str = "operator"
+    trigger: CapTrigger | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedCap:
-    """An operator's power cap that has not begun. `by`: who announced it."""
+    """A power cap that is announced, or that holds beside a lower one. `by`: who announced it.
+
+    Attributes:
+        origin: who set it: operator, or demand response by carbon or price. `trigger`: why, where
+            it was demand response.
+    """
 
     cap_w: float
     start: datetime
@@ -112,6 +138,22 @@ class AnnouncedCap:
     by: str
     reason: str
     sentence: str
+    origin: str = "operator"
+    trigger: CapTrigger | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandLine:
+    """What demand response makes of one signal.
+
+    Attributes:
+        origin: carbon or price. `sentence`: what it follows and caps, or why not.
+        held: nothing is triggered, for a reason that a person may want to look at.
+    """
+
+    origin: str
+    sentence: str
+    held: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +161,9 @@ class PowerCap:
     """`GET /v1/powercap`: the cap in force, and how it is kept.
 
     Attributes:
-        cap: None while no cap is in force. `announced`: those to come, the next first.
+        cap: None while no cap is in force. `announced`: those to come, the next first. `beside`:
+            others that hold and are no lower than `cap`.
+        demand_response: what it makes of each signal that it follows.
         trouble: actuators that obey another journal or epoch: a sentence each, with what to run
             there.
     """
@@ -127,6 +171,8 @@ class PowerCap:
     at: datetime
     cap: CapLine | None
     announced: tuple[AnnouncedCap, ...] = ()
+    beside: tuple[AnnouncedCap, ...] = ()
+    demand_response: tuple[DemandLine, ...] = ()
     trouble: tuple[str, ...] = ()
 
 
@@ -281,8 +327,8 @@ class StatusView:
         frozen: why wattmesh acts on no run at all; "" when nothing is frozen.
         trouble: sentences that need a human, most urgent first; each ends with what to do next.
         simulated: the values in this answer that are simulated.
-        cap: the operator's power cap in force; None while none is. `announced_caps`: those to
-            come, the next first.
+        cap: the power cap in force; None while none is. `announced_caps`: those to come, the next
+            first. `demand_response`: what it makes of each signal that it follows.
         lost_more: by uid, number of lost runs beyond the newest few of a user, which are in `runs`.
     """
 
@@ -308,6 +354,7 @@ class StatusView:
     settings: str = ""
     cap: CapLine | None = None
     announced_caps: tuple[AnnouncedCap, ...] = ()
+    demand_response: tuple[DemandLine, ...] = ()
     lost_more: Mapping[str, int] = field(default_factory=dict)
     never_read: bool = False
 

@@ -244,7 +244,7 @@ class CapAhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomStep:
-    """What a joint plan leaves one run of an operator's power cap during [start, until)."""
+    """What a joint plan leaves one run of a power cap during [start, until)."""
 
     start: datetime
     until: datetime
@@ -282,7 +282,7 @@ class RunView:
         plan: the newest one; None when there is none.
         outage_share: share of its time that it stood, in [0, 1): in outages nobody ordered, and in
             pauses between two steps, which `tokens_per_s` leaves out.
-        room_w: watts that an operator's power cap leaves it; None: no cap is in force.
+        room_w: watts that a power cap leaves it; None: no cap is in force.
         capped: what the cap does to it, as a clause; "" when nothing.
         caps_ahead: what caps that are announced will leave it, the next first.
         shared_room: what the joint plan of all runs leaves it, which its own plan keeps to; empty:
@@ -353,7 +353,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapView:
-    """An operator's power cap that is in force; `runs_w`: of it for all runs; None: not known."""
+    """A power cap that is in force; `runs_w`: of it for all runs; None: not known."""
 
     cap_w: float
     until: datetime
@@ -402,7 +402,7 @@ class Observation:
         cycle_s: longest time until the next cycle looks; the deadline guard counts on it.
         clock_lag_s: longest time from the wish for a higher clock, or for none, to the boards
             running at it, whoever dies meanwhile; the guard counts on it too.
-        cap: the operator's power cap in force, if any.
+        cap: the power cap in force, if any.
     """
 
     now: datetime

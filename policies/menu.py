@@ -75,11 +75,11 @@ def _stale(point: OperatingPoint, run: RunView) -> str:
 
 
 def _over(point: OperatingPoint, run: RunView) -> str:
-    """Say that an operator's power cap does not allow a point, as a clause."""
+    """Say that the power cap does not allow a point, as a clause."""
     if run.room_w is None or needs_w(point) <= run.room_w:
         return ""
     return (
-        f"{point.id} may need {watts(needs_w(point))} and the operator's power cap leaves it "
+        f"{point.id} may need {watts(needs_w(point))} and the power cap leaves it "
         f"{watts(max(0.0, run.room_w))}"
     )
 

@@ -1,4 +1,4 @@
-"""Exogenous series: what drives a grid and is forecast by others, as wind, sun, load and weather.
+"""Exogenous series: wind, sun, load and weather, which drive a grid, and its day-ahead prices.
 
 Every series has one unit, whatever its provider sends. Invariant: a value carries when it was
 issued, and is visible to nobody before; an unknown value has no point, and is never zero; series of
@@ -23,6 +23,7 @@ class ExogenousKind(StrEnum):
     TEMPERATURE = "temperature"
     DEW_POINT = "dew_point"
     PRECIPITATION = "precipitation"
+    PRICE = "price"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,9 @@ class KindFacts:
     least: float
     most: float
 
+
+PRICE_UNIT = "EUR/MWh"
+"""Prices in other currencies are refused: a series never mixes two."""
 
 MOST_MW = 2_000_000.0
 """More than any grid draws or makes."""
@@ -46,6 +50,8 @@ KINDS: Mapping[ExogenousKind, KindFacts] = {
     ExogenousKind.TEMPERATURE: KindFacts(unit="K", least=170.0, most=340.0),
     ExogenousKind.DEW_POINT: KindFacts(unit="K", least=150.0, most=320.0),
     ExogenousKind.PRECIPITATION: KindFacts(unit="mm", least=0.0, most=400.0),
+    # Below zero where power is given away at a loss; the auctions' own limits are narrower.
+    ExogenousKind.PRICE: KindFacts(unit=PRICE_UNIT, least=-10_000.0, most=100_000.0),
 }
 
 

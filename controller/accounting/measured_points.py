@@ -1,7 +1,7 @@
 """What a run's points did here lately, beside what its catalogue says of them.
 
 It only reads the journal, so a daemon that restarts knows what the one before it knew. Invariant:
-time under an operator's power cap, as time that the history of a run leaves out (switches and what
+time under a power cap, as time that the history of a run leaves out (switches and what
 follows them, outages, launches), is in no average.
 """
 
@@ -23,17 +23,20 @@ from wattmesh.telemetry.readings import flags_of
 LOOK_BACK = timedelta(days=7)
 """What was measured earlier says little of a point now."""
 
+MOST_CAPS = 1000
+"""The newest caps that are read: more than demand response announces in `LOOK_BACK`."""
+
 MOST_VISITS = 6
 """The newest stays at one point that are read; each takes a few queries."""
 
 
 def capped_spans(journal: Journal) -> tuple[Span, ...]:
-    """Give the time under an operator's power cap.
+    """Give the time under a power cap.
 
     Raises:
         JournalUnavailable: the journal does not answer.
     """
-    spans = ((each.start, each.ended_at or each.until) for each in journal.caps.list())
+    spans = ((each.start, each.ended_at or each.until) for each in journal.caps.list(MOST_CAPS))
     # One that was announced and taken back has no time of its own.
     return tuple((begin, until) for begin, until in spans if begin < until)
 

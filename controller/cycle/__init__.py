@@ -7,6 +7,8 @@ The map:
     carbon_view.py      the decision signal as the journal knows it
     clocks.py           the clocks that the runs' GPUs are to have (pure)
     cycle.py            observe, decide, act, through two ports; one English sentence per turn
+    demand_response.py  what demand response announces and takes back, as rows
+    demand_signals.py   the signals that it follows, as the journal knows them
     fences.py           nodes whose actuator obeys another journal or epoch, and what to do (pure)
     fleet.py            what all nodes together know: coverage, clocks, owners (pure)
     isolation.py        keeps a failure within one run or node

@@ -14,6 +14,7 @@ from math import inf
 from typing import assert_never
 
 from wattmesh.controller.cycle.clocks import due_clock, has_clocks, lapsed
+from wattmesh.controller.cycle.demand_response import DemandResponder
 from wattmesh.controller.cycle.isolation import Isolation
 from wattmesh.controller.cycle.journal_snapshot import JournalObservation
 from wattmesh.controller.cycle.measured_speeds import note_speeds
@@ -51,9 +52,12 @@ class JournalActor:
         """Take the journal, and the counter of failures that concern one run only."""
         self._journal = journal
         self._isolation = isolation or Isolation()
+        self._demand = DemandResponder(journal)
 
     def settle(self, seen: JournalObservation) -> bool:
         """Close switches that cannot be confirmed, drop clocks that cannot be kept, end lost runs.
+
+        What demand response announces or takes back is written here: decisions count on it.
 
         Returns:
             Whether anything changed.
@@ -71,7 +75,7 @@ class JournalActor:
                 changed |= self._settle_switch(row, seen, epoch)
                 if row.state == "live" or row.clock_mhz is not None:
                     changed |= self._settle_clock(row, seen, epoch)
-        return changed
+        return self._demand.carry_out(seen.demand, now=seen.snapshot.now, epoch=epoch) or changed
 
     def act(self, seen: JournalObservation, decisions: Sequence[Decision]) -> None:
         """Record every decision and measured speed; in mode `act`, carry the decisions out.

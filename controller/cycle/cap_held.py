@@ -1,22 +1,23 @@
-"""How an operator's power cap is kept: the leases for boards, and the sentence for people. Pure.
+"""How a power cap is kept: the leases for boards, and the sentence for people. Pure.
 
 Invariant: everything about a cap follows from one plan, so that boards, screens and the journal
 never disagree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.policies.decision import Observation
 from wattmesh.policies.powercap.powercap import BoardTarget, Capping
+from wattmesh.policies.powercap.triggers import CapOrigin, TriggerFacts
 from wattmesh.policies.reason_text import moment
-from wattmesh.quantities import watts
+from wattmesh.quantities import figures, watts
 from wattmesh.telemetry.desired import LeaseKind, Wish
 
 HOLDER = "power-cap"
-"""Holder of the obligation leases of an operator's cap."""
+"""Holder of the obligation leases of a power cap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class CapNow:
         obeying: how many boards obey.
         unreported: GPUs that runs name and no node reports: their power is neither known nor
             capped.
+        kept_until: how long boards keep it if nobody leads by then: an operator's cap that lasts
+            longer has no lease of its own beside this one. None: until its own end.
     """
 
     row: CapRow
@@ -37,6 +40,28 @@ class CapNow:
     slowed: Mapping[str, str] = field(default_factory=dict)
     obeying: int = 0
     unreported: tuple[str, ...] = ()
+    kept_until: datetime | None = None
+
+
+def lasting(row: CapRow, beside: Iterable[CapRow]) -> datetime:
+    """Say until when boards keep the lowest cap if nobody leads any more.
+
+    A board has one obligation. What an operator ordered for longer would end with a lower cap
+    beside it, had the lower one only its own end; so boards stay lower, and no cap is broken.
+    """
+    others = (each.until for each in beside if each.origin is CapOrigin.OPERATOR)
+    return max((row.until, *others))
+
+
+def following(row: CapRow, beside: Iterable[CapRow]) -> tuple[CapRow, ...]:
+    """Give what holds once the lowest cap has ended: the others, each from there on."""
+    found: list[CapRow] = []
+    until = row.until
+    for each in beside:
+        if each.until > until:
+            found.append(replace(each, start=until))
+            until = each.until
+    return tuple(found)
 
 
 def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
@@ -53,7 +78,7 @@ def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
                 holder=HOLDER,
                 clock_mhz=lowered.clock_mhz,
                 cap_w=lowered.cap_w,
-                until=now.row.until,
+                until=now.kept_until or now.row.until,
             )
     return found
 
@@ -82,9 +107,27 @@ def sentence(now: CapNow, at: datetime) -> str:
 
 def announcement(row: CapRow, at: datetime) -> str:
     """Say when an announced cap holds."""
+    by = "" if row.trigger is None else f", triggered by {row.origin},"
     return (
-        f"A power cap of {watts(row.cap_w)} is announced from {moment(row.start, at)} until "
+        f"A power cap of {watts(row.cap_w)}{by} is announced from {moment(row.start, at)} until "
         f"{moment(row.until, at)}."
+    )
+
+
+def holds_beside(row: CapRow, at: datetime) -> str:
+    """Say that a cap holds which a lower one stands before."""
+    return (
+        f"A power cap of {watts(row.cap_w)} until {moment(row.until, at)} holds beside it, and "
+        "counts where no lower one does."
+    )
+
+
+def trigger_sentence(trigger: TriggerFacts, at: datetime) -> str:
+    """Say why demand response set a cap: value, threshold, signal, issue time."""
+    issued = f", issued {moment(trigger.issued_at, at)}" if trigger.issued_at else ""
+    return (
+        f"{figures(trigger.value)} {trigger.unit} on average, at or above "
+        f"{figures(trigger.threshold)} {trigger.unit} ({trigger.signal}{issued})"
     )
 
 

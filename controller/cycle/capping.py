@@ -1,4 +1,4 @@
-"""The operator's power cap in one cycle: rows and nodes in, what each board is held at out. Pure.
+"""The power cap in one cycle: rows and nodes in, what each board is held at out. Pure.
 
 Invariant: a cap holds without carbon data, in every mode, and for frozen runs. While it is in
 force, every board that any node ever reported counts, at its power limit if nothing lower is known.
@@ -8,7 +8,7 @@ A GPU that only a run's registration names takes no watts from others: it is rep
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from wattmesh.controller.cycle.cap_held import CapNow
+from wattmesh.controller.cycle.cap_held import CapNow, lasting
 from wattmesh.controller.cycle.fleet import LOST_HELD, recently_heard
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.controller.journal.nodes.node_store import NodeRow
@@ -23,7 +23,11 @@ from wattmesh.telemetry.energy.attribution import is_gpu
 
 
 def apply(
-    seen: Observation, row: CapRow, nodes: Sequence[NodeRow], runs: Iterable[RunRow]
+    seen: Observation,
+    row: CapRow,
+    nodes: Sequence[NodeRow],
+    runs: Iterable[RunRow],
+    beside: Sequence[CapRow] = (),
 ) -> tuple[Observation, CapNow]:
     """Plan how a cap is kept; return the observation as restricted by it, and the plan.
 
@@ -32,6 +36,7 @@ def apply(
         row: the cap in force.
         nodes: every node that was not retired.
         runs: every run.
+        beside: others that hold and are no lower.
     """
     at = working(runs, seen.now)
     known = boards(nodes, seen.now)
@@ -49,6 +54,7 @@ def apply(
         slowed=slowed,
         obeying=sum(each.obeys for each in known),
         unreported=tuple(sorted(named - {each.gpu_uuid for each in known})),
+        kept_until=lasting(row, beside),
     )
     return under(seen, plan, row.until), now
 
@@ -123,6 +129,18 @@ def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[GpuPowerLimits, ...
             if is_gpu(gpu):
                 found[gpu] = _board(gpu, facts, answers.get(gpu), fresh=fresh)
     return tuple(found.values())
+
+
+def highest_w(known: Iterable[GpuPowerLimits]) -> float | None:
+    """Give what boards may draw together while nobody lowers them; None: no limit is known.
+
+    A board whose limit nobody tells counts like the largest.
+    """
+    boards_known = tuple(known)
+    limits = [each.limit_w for each in boards_known if each.limit_w is not None]
+    if not limits:
+        return None
+    return sum(limits) + (len(boards_known) - len(limits)) * max(limits)
 
 
 def shared_boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[str, ...]:

@@ -21,12 +21,16 @@ class SignalFacts:
     Attributes:
         stale_after_s: if the newest successful fetch is older, nothing is decided for carbon.
         day_s: length of the signal's day; shorter in a compressed recording.
+        cadence_s: how often something new can appear; 0: at each interval. `lag_s`: how long after
+            its end an interval is usually observed.
     """
 
     signal: Signal
     interval_s: float
     stale_after_s: float
     day_s: float = DAY_S
+    cadence_s: float = 0.0
+    lag_s: float = 0.0
 
 
 def carbon_view(journal: Journal, facts: SignalFacts | None, now: datetime) -> CarbonView:

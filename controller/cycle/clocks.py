@@ -4,7 +4,7 @@ The wish for a run is a column of its row, committed under the leader's epoch be
 read it. What each node is told follows from the rows alone.
 
 Invariant: a wish exists only for GPUs of a run that has not finished and is not frozen, in mode
-`act`, or for an operator's power cap. Without a wish the actuator returns the GPU to its baseline.
+`act`, or for a power cap. Without a wish the actuator returns the GPU to its baseline.
 """
 
 import hashlib
@@ -131,7 +131,7 @@ def desired(
         epoch: of this leader.
         mode: outside `act` nothing is wished to save carbon.
         frozen: why everything is frozen; "" if it is not.
-        cap: the operator's power cap; it holds in every mode, and for frozen runs.
+        cap: the power cap; it holds in every mode, and for frozen runs.
         journal: identity of the journal that the epoch counts in.
     """
     here = set(gpus)

@@ -20,6 +20,7 @@ from wattmesh.controller.cycle.cap_held import CapNow
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
 from wattmesh.policies.decision import Action, Decision, Mode, Observation
+from wattmesh.policies.powercap.triggers import Response
 from wattmesh.policies.rules.decide import decide
 
 log = logging.getLogger(__name__)
@@ -30,14 +31,18 @@ class CycleObservation:
     """What one observation found.
 
     Attributes:
-        cap: the operator's power cap in force, and how it is kept; None if there is none.
-        caps_ahead: those that are announced, the next first.
+        cap: the power cap in force, and how it is kept; None if there is none.
+        caps_ahead: those that are announced, the next first. `caps_beside`: those that hold too,
+            and are no lower.
+        demand: what demand response makes of its signals.
         leads: whether this daemon leads, and so may act.
     """
 
     observation: Observation
     cap: CapNow | None = None
     caps_ahead: tuple[CapRow, ...] = ()
+    caps_beside: tuple[CapRow, ...] = ()
+    demand: tuple[Response, ...] = ()
     leads: bool = True
 
 
@@ -84,7 +89,9 @@ class CycleReport:
 
     Attributes:
         trouble: why the turn failed; "" if it did not.
-        cap: the operator's power cap in force, and how it is kept. `caps_ahead`: those announced.
+        cap: the power cap in force, and how it is kept. `caps_ahead`: those announced;
+            `caps_beside`: those that hold too, and are no lower.
+        demand: what demand response makes of its signals.
     """
 
     at: datetime
@@ -94,6 +101,8 @@ class CycleReport:
     trouble: str = ""
     cap: CapNow | None = None
     caps_ahead: tuple[CapRow, ...] = ()
+    caps_beside: tuple[CapRow, ...] = ()
+    demand: tuple[Response, ...] = ()
 
 
 TOLD_AGAIN = timedelta(hours=1)
@@ -134,6 +143,8 @@ class Cycle(Generic[Shown]):
             observation=seen.observation,
             cap=seen.cap,
             caps_ahead=seen.caps_ahead,
+            caps_beside=seen.caps_beside,
+            demand=seen.demand,
         )
 
     def _tell(self, report: CycleReport) -> None:

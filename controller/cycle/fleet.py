@@ -44,7 +44,7 @@ class FleetSnapshot:
             built once, because every node needs it after every turn.
         claims: which run holds which GPU, so that during an outage of the journal energy is booked
             to its run and not as idle.
-        cap: the operator's power cap, and how it is kept.
+        cap: the power cap, and how it is kept.
     """
 
     monotonic_s: float

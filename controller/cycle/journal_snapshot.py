@@ -12,15 +12,17 @@ from math import inf
 from wattmesh.controller.cycle.carbon_view import SignalFacts, view_after
 from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.cycle.cycle import CycleObservation
+from wattmesh.controller.cycle.demand_signals import LOOKS_BACK, read_series
 from wattmesh.controller.cycle.fleet import SILENT_HELD, Fleet
 from wattmesh.controller.cycle.queue_waits import with_measured_waits
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.nodes.caps import CapRow
+from wattmesh.controller.journal.nodes.caps import CapRow, StandingCaps
 from wattmesh.controller.journal.runs.outages import Launches
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import Histories
 from wattmesh.policies.decision import BudgetLeft, CarbonView, Mode, PolicySettings
+from wattmesh.policies.powercap.triggers import CapOrigin, DemandSource, SignalSeries
 
 SLOT = timedelta(days=1)
 """The longest slot of the ledger: a budget's day ends every slot."""
@@ -35,6 +37,8 @@ class CycleSettings:
         clock_lag_s: time until a wished clock is in force (`controller.cycle.clocks.back_s`).
         lost_s: a run that was silent for longer is ended; infinite: none is.
         stepped_s: how far the wall clock was stepped ahead, where that may be a mistake.
+        clock_doubt: why the wall clock may not be trusted now; "" when it may.
+        demand: what demand response follows.
     """
 
     mode: Mode
@@ -46,6 +50,8 @@ class CycleSettings:
     clock_lag_s: float = BACK_S
     lost_s: float = inf
     stepped_s: float = 0.0
+    clock_doubt: str = ""
+    demand: tuple[DemandSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,9 @@ class JournalSnapshot:
     Attributes:
         runs: those that have not ended, have ended recently, or have something left to settle.
         frozen: why everything is frozen; "" if it is not.
+        caps: the power caps that hold or are announced.
+        triggered: what demand response set, from the day before on; empty where nothing is to be
+            followed or taken back. `demand`: the signals that it follows, as its sources stand.
         launches: of runs that have not ended, by run.
         marks: tokens over time of those runs, if a service level is set; else empty.
         written_rung: the rung on which decisions rested, as last recorded; None: no poll yet.
@@ -64,8 +73,9 @@ class JournalSnapshot:
     runs: tuple[RunRow, ...]
     fleet: Fleet
     frozen: str
-    cap: CapRow | None
-    caps_ahead: tuple[CapRow, ...]
+    caps: StandingCaps
+    triggered: tuple[CapRow, ...]
+    demand: tuple[SignalSeries, ...]
     histories: Histories
     launches: Mapping[str, Launches]
     marks: Mapping[str, tuple[TokenMark, ...]]
@@ -106,17 +116,29 @@ def read_snapshot(
         fetch = journal.carbon.last_fetch(facts.signal) if facts else None
         launches = journal.outages.launches()
         runs = journal.runs.looked_at(now, now - SILENT_HELD)
-        cap, ahead = journal.caps.standing(now, now - timedelta(seconds=settings.stepped_s))
+        caps = journal.caps.standing(now, now - timedelta(seconds=settings.stepped_s))
+        carbon = view_after(journal, facts, fetch, now)
         return JournalSnapshot(
             now=now,
             runs=with_measured_waits(runs, launches),
             fleet=fleet(now),
             frozen=journal.runs.frozen_all(),
-            cap=cap,
-            caps_ahead=ahead,
+            caps=caps,
+            triggered=_triggered(journal, settings, caps, now),
+            demand=tuple(
+                read_series(journal, each, facts, carbon, now) for each in settings.demand
+            ),
             histories=journal.switches.histories(),
             launches=launches,
             marks=journal.ledger.marks_of_runs(begin - SLOT) if level else {},
-            carbon=view_after(journal, facts, fetch, now),
+            carbon=carbon,
             written_rung=fetch.rung if fetch else None,
         )
+
+
+def _triggered(
+    journal: Journal, settings: CycleSettings, caps: StandingCaps, now: datetime
+) -> tuple[CapRow, ...]:
+    """Read what demand response set before, where something follows from it."""
+    left = any(each.origin is not CapOrigin.OPERATOR for each in caps.ahead)
+    return journal.caps.triggered(now - LOOKS_BACK) if settings.demand or left else ()

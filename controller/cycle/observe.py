@@ -9,8 +9,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from wattmesh.controller.cycle import capping, measured_speeds
+from wattmesh.controller.cycle.cap_held import following
 from wattmesh.controller.cycle.carbon_view import age_s
 from wattmesh.controller.cycle.clocks import trouble
+from wattmesh.controller.cycle.demand_response import responses
 from wattmesh.controller.cycle.fleet import LOST_HELD, Fleet
 from wattmesh.controller.cycle.journal_snapshot import (
     CycleSettings,
@@ -77,16 +79,20 @@ class JournalObserver:
         held = [each for each in snapshot.runs if each.finished_at is None]
         # A run that sleeps does not feel the cap in force, and will.
         sleeps = any(each.suspended_s is not None for each in seen.runs)
-        in_force = snapshot.cap if sleeps else None
-        if snapshot.caps_ahead or in_force is not None:
-            ahead, nodes = snapshot.caps_ahead, snapshot.fleet.nodes
+        caps, nodes = snapshot.caps, snapshot.fleet.nodes
+        in_force = caps.cap if sleeps else None
+        then = following(caps.cap, caps.beside) if caps.cap is not None else ()
+        ahead = sorted((*caps.ahead, *then), key=lambda each: each.start)
+        if ahead or in_force is not None:
             seen = capping.announce(seen, ahead, nodes, held, in_force)
-        if snapshot.cap is not None:
-            seen, cap = capping.apply(seen, snapshot.cap, snapshot.fleet.nodes, held)
+        if caps.cap is not None:
+            seen, cap = capping.apply(seen, caps.cap, nodes, held, caps.beside)
         self.newest = JournalObservation(
             observation=with_plans(seen, self._plans),
             cap=cap,
-            caps_ahead=snapshot.caps_ahead,
+            caps_ahead=caps.ahead,
+            caps_beside=caps.beside,
+            demand=responses(snapshot, settings),
             leads=epoch is not None,
             snapshot=snapshot,
             settings=settings,
@@ -111,7 +117,7 @@ def observation(snapshot: JournalSnapshot, settings: CycleSettings) -> Observati
 
 def _views(snapshot: JournalSnapshot, settings: CycleSettings) -> Iterable[RunView]:
     """Yield every run that trains or sleeps, and under a power cap silent ones that may draw."""
-    fleet, silent = snapshot.fleet, LOST_HELD if snapshot.cap else timedelta(0)
+    fleet, silent = snapshot.fleet, LOST_HELD if snapshot.caps.cap else timedelta(0)
     for row in snapshot.runs:
         lost = row.state == "lost"
         heard = not lost or (bool(silent) and snapshot.now - row.last_seen_at <= silent)

@@ -324,16 +324,17 @@ class Parts:
 
     def _cycle_settings(self) -> CycleSettings:
         settings, trusted = self.loop_facts.settings, self.loop_facts.trusted
-        timeout_s = settings.policy.switch_timeout_s
         return CycleSettings(
             mode=settings.mode,
             policy=settings.policy.limits(),
             facts=self.loop_facts.signals.decision,
             # An open switch's age is wall time: a clock stepped by a year must not time it out.
-            switch_timeout_s=inf if trusted.held_s() > 0 else timeout_s,
+            switch_timeout_s=inf if trusted.held_s() > 0 else settings.policy.switch_timeout_s,
             cycle_s=settings.loops.cycle_s,
             lost_s=inf if trusted.doubt() else settings.journal.lost_days * DAY_S,
             stepped_s=trusted.stepped_s(),
+            clock_doubt=trusted.doubt() if settings.demand_response else "",
+            demand=settings.demand(),
             budgets=own_budgets(self.loop_facts),
             clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )

@@ -1,4 +1,4 @@
-"""The operator's power cap for Prometheus.
+"""Power caps and demand response for Prometheus.
 
 Invariant: no samples of a cap while none is in force, or none is announced; figures are those of
 the newest turn of the cycle.
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from wattmesh.controller.loop_facts import LoopFacts
-from wattmesh.controller.status.status import announced_caps, cap_line
+from wattmesh.controller.status.cap_lines import announced_caps, cap_line, demand_lines
 
 
 def cap_metrics(loop_facts: LoopFacts) -> Iterator[Metric]:
@@ -49,4 +49,19 @@ def cap_metrics(loop_facts: LoopFacts) -> Iterator[Metric]:
     for each in announced_caps(loop_facts, loop_facts.clock.now())[:1]:
         ahead.add_metric([], each.cap_w)
         begins.add_metric([], each.start.timestamp())
-    yield from (watts, boards, kept, ahead, begins)
+    held = GaugeMetricFamily(
+        "wattmesh_demand_response_held",
+        "1 while demand response (by carbon, price) triggers nothing because its signal, the wall "
+        "clock or the boards are in doubt; 0 while it follows its signal.",
+        labels=["origin"],
+    )
+    for told in demand_lines(loop_facts):
+        held.add_metric([told.origin], float(told.held))
+    triggered = GaugeMetricFamily(
+        "wattmesh_power_cap_triggered",
+        "1 while the power cap in force was set by demand response, by what triggered it.",
+        labels=["origin"],
+    )
+    if line is not None and line.trigger is not None:
+        triggered.add_metric([line.origin], 1.0)
+    yield from (watts, boards, kept, ahead, begins, held, triggered)

@@ -13,5 +13,6 @@ regret.py     the loss of our plan against hindsight, split into forecast and pl
 bench.py      `wattmesh policy bench`: cells, rows, processes
 stream_file.py   a stream of jobs, as a file says it
 stream_rows.py   its rows
+stream_demand.py  the caps that demand response would have set over a trace
 stream_bench.py  `wattmesh policy bench --jobs`: the stream under each rule, and the bound
 """

@@ -15,7 +15,8 @@ from datetime import timedelta
 from itertools import count
 
 from wattmesh.controller.replay.grid import GridSeries
-from wattmesh.controller.replay.stream_file import HOUR_S, JobStream, StreamJob
+from wattmesh.controller.replay.stream_demand import triggered_caps
+from wattmesh.controller.replay.stream_file import HOUR_S, CapSpan, JobStream, StreamJob
 from wattmesh.controller.replay.stream_rows import (
     AHEAD,
     ALONE,
@@ -59,6 +60,7 @@ def bench_stream(
     Raises:
         InputInvalid: the trace is too short, or a job cannot be one of this cluster.
     """
+    stream = with_demand(stream, grid)
     cluster, runs = _world(stream, grid)
     paths: dict[str, Paths] = {}
     took_s: dict[str, float] = {}
@@ -207,6 +209,23 @@ def _world(stream: JobStream, grid: GridSeries) -> tuple[SharedCluster, list[Sha
         f"{waiting} of {len(ends)} jobs are not done by the end of {grid.name}, first come, first "
         "served; give a longer trace, fewer jobs, more GPUs or a higher cap"
     )
+
+
+def with_demand(stream: JobStream, grid: GridSeries) -> JobStream:
+    """Give the stream with the caps that demand response sets on this trace."""
+    if stream.demand is None:
+        return stream
+    begin = grid.start + timedelta(seconds=stream.start_s)
+    found = triggered_caps(stream.demand, grid.slots, begin, grid.end)
+    spans = tuple(
+        CapSpan(
+            from_s=(each.start - begin).total_seconds(),
+            until_s=(each.until - begin).total_seconds(),
+            watts=each.cap_w,
+        )
+        for each in found
+    )
+    return replace(stream, caps=(*stream.caps, *spans), demand=None)
 
 
 def _cluster(stream: JobStream, grid: GridSeries, until_s: float) -> SharedCluster:

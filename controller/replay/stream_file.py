@@ -5,11 +5,13 @@ down is taken for zero.
 """
 
 from dataclasses import dataclass, replace
+from datetime import UTC
 from itertools import pairwise
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.named_file import SETTINGS_BYTES, read_named
+from wattmesh.policies.powercap.triggers import CapOrigin, Trigger
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue, Release
 from wattmesh.reconfig.ranges import as_name
@@ -18,6 +20,7 @@ from wattmesh.toml_text import read_toml
 
 HOUR_S = 3600.0
 MOST_JOBS = 200
+HOURS, MOST_WORST = 24, 23
 MOST_HOURS = 8784.0
 """A year: no time in a file is longer."""
 
@@ -57,6 +60,7 @@ class JobStream:
     Attributes:
         start_s: where the stream begins in a trace, from the trace's begin.
         cap_w: at all times; None: no cap. `caps`: for a time; the lowest rules.
+        demand: what demand response would cap by the trace; None: there is none.
         grams_per_hour: that all of it may emit in any slot; None: no such limit.
         idle_w_per_gpu: of a GPU that no run owns; 0: it is switched off.
     """
@@ -69,6 +73,7 @@ class JobStream:
     cap_w: float | None
     caps: tuple[CapSpan, ...]
     grams_per_hour: float | None
+    demand: Trigger | None
     jobs: tuple[StreamJob, ...]
 
 
@@ -106,10 +111,11 @@ def load(path: Path) -> JobStream:
             if "grams_per_hour" in cluster.values
             else None
         ),
+        demand=_demand(top.table("demand_response")) if "demand_response" in document else None,
         jobs=tuple(sorted((each for each in jobs if each), key=lambda one: one.arrival_s)),
     )
     cluster.finish(("cap_w", "grams_per_hour"))
-    top.finish(("cap",))
+    top.finish(("cap", "demand_response"))
     if not HOUR_S / 60 <= found.slot_s <= 24 * HOUR_S:
         cluster.note("slot_s", f"{found.slot_s:g} must be between 60 and 86400")
     names = sorted(each.name for each in found.jobs)
@@ -129,6 +135,32 @@ def _cap(table: Table) -> CapSpan:
     if found.until_s <= found.from_s:
         table.note("until_h", "must be after from_h")
     table.finish()
+    return found
+
+
+def _demand(table: Table) -> Trigger | None:
+    """Read what demand response caps; None where that cannot be, which is noted."""
+    given = table.values
+    above = table.number("above") if "above" in given else None
+    worst = table.whole("worst_hours", least=1) if "worst_hours" in given else None
+    found = Trigger(
+        origin=CapOrigin.CARBON,
+        above=above,
+        worst_hours=worst,
+        cap_w=table.number("cap_w", above=0),
+        notice_s=table.number("notice_s", HOUR_S),
+        longest_hours=table.whole("longest_hours", 4, least=1),
+        pause_hours=table.whole("pause_hours", 2, least=0),
+        timezone=UTC,
+    )
+    table.finish(("above", "worst_hours"))
+    if above is None and worst is None:
+        table.note("worst_hours", "is missing: name worst_hours, above, or both")
+        return None
+    if worst is not None and worst > MOST_WORST:
+        table.note("worst_hours", f"{worst} must be at most {MOST_WORST}")
+    if found.longest_hours > HOURS or found.pause_hours > HOURS:
+        table.note("longest_hours", f"and pause_hours must be at most {HOURS}")
     return found
 
 

@@ -4,6 +4,7 @@ The map:
     carbon.py           the keys of `[carbon]`: which grid signals to account with and to decide on
     carbon_checks.py    checks the keys of a `[carbon]` table together
     checks.py           checks keys of several tables together
+    demand_response.py  the keys of `[demand_response]`: caps in dirty or dear hours
     exogenous.py        the keys of `[[carbon.exogenous]]`: forecasts of wind, sun, load and weather
     exogenous_checks.py checks these keys
     expert_sweep.py     reads the offline sweep that a run's settings name

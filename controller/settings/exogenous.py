@@ -39,6 +39,9 @@ class ExogenousSection(Section):
     label: Literal["", "ending", "starting"] = Field(default="", examples=["ending"])
     """eia930: whether an hour is labelled by its `ending`, as EIA documents, or by its `starting`,
     as some authorities do; default: ending."""
+    prices: bool = False
+    """entsoe: also ask for the zone's day-ahead prices (EUR/MWh), which `demand_response.price`
+    follows."""
     places: tuple[PlaceSection, ...] = Field(default=(), strict=False)
     """open_meteo: 1 to 50 places where the zone's wind and sun are."""
     base_url: str = Field(default="", examples=["https://web-api.tp.entsoe.eu"])
@@ -57,6 +60,7 @@ class ExogenousSection(Section):
             zone=self.zone,
             token_file=self.token_file,
             label=self.label,
+            prices=self.prices,
             places=tuple(
                 Place(latitude=each.latitude, longitude=each.longitude, weight=each.weight)
                 for each in self.places

@@ -13,8 +13,10 @@ from pydantic import Field
 
 from wattmesh.controller.journal.database.sqlite_url import sqlite_url
 from wattmesh.controller.settings.carbon import CarbonSection
+from wattmesh.controller.settings.demand_response import DemandResponseSection
 from wattmesh.controller.settings.section import File, Section, Time
 from wattmesh.policies.decision import Mode, PolicySettings, Sleep
+from wattmesh.policies.powercap.triggers import DemandSource
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.telemetry.actuator.settings import MOST_DAYS, OPERATORS
 
@@ -235,7 +237,7 @@ class ActuatorSection(Section):
     boards: tuple[str, ...] = Field(default=(), strict=False)
     """Names of boards that may be changed in addition to those that wattmesh knows."""
     obligation_days: float = Field(default=31.0, gt=0, le=MOST_DAYS)
-    """Most days that an operator's cap may last. A longer one is refused."""
+    """Most days that a power cap may last. A longer one is refused."""
 
 
 class PolicySection(Section):
@@ -388,5 +390,13 @@ class Settings(Section):
     carbon: CarbonSection | None = None
     policy: PolicySection = Field(default_factory=PolicySection)
     site: SiteSection = Field(default_factory=SiteSection)
+    demand_response: DemandResponseSection | None = None
     runs: dict[str, RunSection] = Field(default_factory=dict)
     budget: dict[str, BudgetSection] = Field(default_factory=dict)
+
+    def demand(self) -> tuple[DemandSource, ...]:
+        """Give what demand response follows; nothing where it is not set."""
+        if self.demand_response is None:
+            return ()
+        exogenous = self.carbon.exogenous if self.carbon else ()
+        return self.demand_response.sources(self.site.timezone, exogenous)

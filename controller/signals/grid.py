@@ -156,4 +156,6 @@ def _facts(source: Provider, section: CarbonSourceSection) -> SignalFacts:
         interval_s=series.interval_s,
         stale_after_s=section.stale_after_s or oldest_s,
         day_s=series.day_s,
+        cadence_s=series.cadence_s,
+        lag_s=series.lag_s,
     )

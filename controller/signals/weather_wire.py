@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from wattmesh.controller.journal.carbon.exogenous import ExogenousValue, day_ahead
 from wattmesh.errors import InputInvalid
+from wattmesh.telemetry.exogenous import ExogenousKind
 
 HOUR = timedelta(hours=1)
 DIGITS = 6
@@ -66,6 +67,8 @@ def columns_of(
     """
     found: dict[tuple[Column, int], list[ExogenousValue]] = {}
     for row in rows:
+        if row.kind is ExogenousKind.PRICE:
+            continue  # what a price would add was not tried
         hour = (row.start - start) // HOUR
         if hour >= 0 and row.known_at <= now:
             found.setdefault(((row.series, str(row.kind)), hour), []).append(row)

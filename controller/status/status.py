@@ -14,15 +14,19 @@ from datetime import datetime, timedelta
 import wattmesh
 from wattmesh.controller import marks
 from wattmesh.controller.carbon_views import CarbonLine
-from wattmesh.controller.cycle.cap_held import announcement, sentence
 from wattmesh.controller.cycle.fleet import controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_row import AWAY, DONE
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.controller.loop_facts import Coverage, LoopFacts
-from wattmesh.controller.planner.joint_asking import joint_sentence
 from wattmesh.controller.signals.lines import carbon_line
+from wattmesh.controller.status.cap_lines import (
+    announced_caps,
+    cap_line,
+    demand_lines,
+    power_flags,
+)
 from wattmesh.controller.status.trouble import span, troubles
 from wattmesh.controller.status.waiting import (
     asleep_line,
@@ -31,8 +35,6 @@ from wattmesh.controller.status.waiting import (
     waits_for,
 )
 from wattmesh.controller.views import (
-    AnnouncedCap,
-    CapLine,
     CycleLine,
     JournalLine,
     PowerLine,
@@ -44,7 +46,7 @@ from wattmesh.policies.decision import Decision
 from wattmesh.reconfig.switch import position
 from wattmesh.telemetry.energy.attribution import is_gpu
 from wattmesh.telemetry.energy.sampler import Sample
-from wattmesh.telemetry.readings import Component, Quality, flags_of
+from wattmesh.telemetry.readings import Component, Quality
 
 FINISHED_SHOWN = timedelta(days=1)
 
@@ -296,12 +298,6 @@ def power_line(loop_facts: LoopFacts) -> PowerLine:
     )
 
 
-def power_flags(loop_facts: LoopFacts) -> tuple[str, ...]:
-    """Give the flags of the newest power readings."""
-    sample = loop_facts.sampled.sample if loop_facts.sampled else Sample()
-    return flags_of(*(each.quality for each in sample.readings))
-
-
 def _power_source(loop_facts: LoopFacts) -> str:
     """Name where power comes from; "" when it is not read."""
     power = loop_facts.settings.power
@@ -343,57 +339,6 @@ def _clocks(loop_facts: LoopFacts) -> tuple[int, int]:
         each.clock_mhz == wished.get(gpu) and not each.trouble for gpu, each in held.items()
     )
     return ordered, len(held)
-
-
-def cap_line(loop_facts: LoopFacts, now: datetime) -> CapLine | None:
-    """Show the operator's power cap as the newest cycle keeps it; None: none was in force."""
-    report = loop_facts.turned.report if loop_facts.turned else None
-    if report is None or report.cap is None:
-        return None
-    if not report.cap.row.holds(now, loop_facts.trusted.unstepped(now)):
-        return None
-    shared = joint_sentence(loop_facts.planning().joint, now)
-    cap, names = report.cap, {each.run: each.name for each in report.cap.before.runs}
-    flags = power_flags(loop_facts)
-    return CapLine(
-        cap_w=cap.row.cap_w,
-        start=cap.row.start,
-        until=cap.row.until,
-        by=cap.row.by,
-        reason=cap.row.reason,
-        meets=cap.plan.meets,
-        bound_w=cap.plan.bound_w if cap.plan.bound_known else None,
-        lowest_w=cap.plan.lowest_w if cap.plan.bound_known else None,
-        sentence=marks.sentence(sentence(cap, now) + shared, flags),
-        gpus=len(cap.plan.boards),
-        deaf=cap.plan.deaf,
-        slowed=cap.slowed,
-        late=tuple(
-            names[each.run]
-            for each in report.decisions
-            if each.slack_s is not None and each.slack_s < 0
-        ),
-        flags=flags,
-    )
-
-
-def announced_caps(loop_facts: LoopFacts, now: datetime) -> tuple[AnnouncedCap, ...]:
-    """Show the caps that the newest cycle saw announced, and that have not begun since."""
-    rows = loop_facts.turned.report.caps_ahead if loop_facts.turned else ()
-    held = loop_facts.turned is not None and loop_facts.turned.report.cap is not None
-    shared = "" if held else joint_sentence(loop_facts.planning().joint, now)
-    return tuple(
-        AnnouncedCap(
-            cap_w=row.cap_w,
-            start=row.start,
-            until=row.until,
-            by=row.by,
-            reason=row.reason,
-            sentence=announcement(row, now) + shared,
-        )
-        for row in rows
-        if row.is_ahead(now, loop_facts.trusted.unstepped(now))
-    )
 
 
 def cycle_line(loop_facts: LoopFacts) -> CycleLine:
@@ -448,6 +393,7 @@ def _assemble(
         settings=loop_facts.settings_path,
         cap=cap_line(loop_facts, now),
         announced_caps=announced_caps(loop_facts, now),
+        demand_response=demand_lines(loop_facts),
     )
     return replace(view, trouble=troubles(view, loop_facts))
 

@@ -218,6 +218,7 @@ def _refused_rows(node: NodeRow) -> Iterator[str]:
 
 
 def _cap(view: StatusView) -> Iterator[str]:
+    yield from (each.sentence for each in view.demand_response if each.held)
     cap = view.cap
     if cap is None:
         return

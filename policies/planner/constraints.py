@@ -170,13 +170,13 @@ def level(context: RunContext, problem: PlanningProblem, speed: float) -> KeptLe
 
 
 def _under(problem: PlanningProblem) -> str:
-    """Name the operator's power cap as the cause where, without it, no window were missed."""
+    """Name the power cap as the cause where, without it, no window were missed."""
     free = replace(problem, power_cap_w=())
     if not problem.power_cap_w or problem.sla is None:
         return ""
     if kept_from_s(free, _fastest(free)) != problem.sla.from_s:
         return ""
-    return ", for the operator's power cap leaves no room for more speed"
+    return ", for the power cap leaves no room for more speed"
 
 
 def _before(context: RunContext, speed: float) -> tuple[tuple[float, float], ...]:

@@ -83,7 +83,7 @@ def _plan(problem: PlanningProblem, path: tuple[int, ...], near_mu: float | None
 
 
 def _because_capped(problem: PlanningProblem, none: NoPlan) -> NoPlan:
-    """Add to the reason that only the operator's power cap leaves no plan, where that is so."""
+    """Add to the reason that only the power cap leaves no plan, where that is so."""
     if not problem.power_cap_w or isinstance(solve(replace(problem, power_cap_w=())), NoPlan):
         return none
-    return replace(none, reason=f"under the operator's power cap {none.reason}")
+    return replace(none, reason=f"under the power cap {none.reason}")

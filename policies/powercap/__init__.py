@@ -1,6 +1,9 @@
-"""Shares an operator's power cap between the runs. Pure.
+"""Shares a power cap between the runs, and says which hours demand response caps. Pure.
 
 The map:
-    capped.py    what a cap means for each run
-    powercap.py  which clock and limit each board gets under a cap
+    cap_windows.py      chooses windows of whole hours for caps
+    capped.py           what a cap means for each run
+    demand_response.py  which hours the grid's intensity or price has capped
+    powercap.py         which clock and limit each board gets under a cap
+    triggers.py         what demand response is given, and what it answers
 """

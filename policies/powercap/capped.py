@@ -105,7 +105,7 @@ def _run(seen: Observation, run: RunView, capping: Capping, until: datetime) -> 
     if room_w is None:
         return run
     held = capping.points.get(run.run, run.current)
-    what = f"the operator's power cap of {watts(capping.cap_w)} until {moment(until, seen.now)}"
+    what = f"the power cap of {watts(capping.cap_w)} until {moment(until, seen.now)}"
     capped = ""
     if held and run.current and held.id != run.current.id:
         capped = f"{what} holds it at {held.id} instead of {run.current.id}"

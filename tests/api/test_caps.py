@@ -14,9 +14,11 @@ from tests.api.test_operators import set_mode
 from tests.cycle.test_caps import node
 from wattmesh.controller.cycle.capping import apply
 from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.journal.nodes.caps import DEMAND_RESPONSE, CapRow
 from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.controller.metrics.caps import cap_metrics
 from wattmesh.policies.decision import CarbonView, Mode, Observation
+from wattmesh.policies.powercap.triggers import CapOrigin, Response, TriggerFacts
 
 RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/powercap.yml"
 
@@ -134,7 +136,7 @@ def test_only_operators_cap_and_end_caps(served: Served) -> None:
 def seen_again(served: Served) -> None:
     """Let a cycle have seen what is in the journal."""
     turned(served)
-    _, ahead = served.journal.caps.standing(served.clock.wall)
+    ahead = served.journal.caps.standing(served.clock.wall).ahead
     newest = served.loop_facts.turned
     assert newest is not None
     report = replace(newest.report, caps_ahead=ahead)
@@ -177,6 +179,84 @@ def test_a_cap_that_cannot_be_kept_may_be_announced_and_says_so(served: Served) 
     answer = served.post("/v1/powercap", asked)
     assert answer.status == 409
     assert "8 power caps are announced" in answer.body["error"]
+
+
+def trigger_one(served: Served, start: datetime, hours: float = 2.0) -> None:
+    """Let demand response have set a cap of 1,300 W."""
+    epoch = served.loop_facts.lead.epoch or 0
+    facts = TriggerFacts(
+        signal="neso:GB", unit="g/kWh", value=310.0, threshold=290.0, issued_at=served.clock.wall
+    )
+    row = CapRow(
+        id=0,
+        cap_w=1300.0,
+        start=start,
+        until=start + timedelta(hours=hours),
+        by=DEMAND_RESPONSE,
+        reason="carbon: 310 g/kWh on average",
+        origin=CapOrigin.CARBON,
+        trigger=facts,
+    )
+    served.journal.caps.respond([row], {}, now=served.clock.wall, epoch=epoch)
+
+
+def test_a_triggered_cap_is_shown_with_what_triggered_it_and_ended_alone(served: Served) -> None:
+    """An operator's cap beside it neither ends it nor is ended with it, where so asked."""
+    turned(served)
+    trigger_one(served, served.clock.wall)
+    said = served.post("/v1/powercap", body(served, 2000.0)).body["done"]
+    assert "the lower cap of 1.3 kW (demand response by carbon) counts." in said
+    kept(served)
+    newest = served.loop_facts.turned
+    assert newest is not None
+    beside = served.journal.caps.standing(served.clock.wall).beside
+    demand = (
+        Response(origin=CapOrigin.CARBON, sentence="Follows neso.", held=False),
+        Response(origin=CapOrigin.PRICE, sentence="Demand response by price holds.", held=True),
+    )
+    report = replace(newest.report, caps_beside=beside, demand=demand)
+    served.loop_facts.turned = replace(newest, report=report)
+    told = served.get("/v1/powercap").body
+    assert (told["cap"]["origin"], told["cap"]["trigger"]["value"]) == ("carbon", 310.0)
+    assert told["cap"]["trigger"]["signal"] == "neso:GB"
+    assert [(each["cap_w"], each["origin"]) for each in told["beside"]] == [(2000.0, "operator")]
+    assert [each["held"] for each in told["demand_response"]] == [False, True]
+    status = served.get("/v1/status").body
+    assert "Demand response by price holds." in status["trouble"]
+    samples = {
+        (each.name, each.labels["origin"]): each.value
+        for metric in cap_metrics(served.loop_facts)
+        for each in metric.samples
+        if "origin" in each.labels
+    }
+    assert samples == {
+        ("wattmesh_demand_response_held", "carbon"): 0.0,
+        ("wattmesh_demand_response_held", "price"): 1.0,
+        ("wattmesh_power_cap_triggered", "carbon"): 1.0,
+    }
+    assert served.post("/v1/powercap/end", {"triggered": "yes"}).status == 422
+    ended = served.post("/v1/powercap/end", {"triggered": True}).body["done"]
+    assert "The power cap of 1.3 kW until " in ended
+    assert "(demand response by carbon) was ended." in ended
+    assert "2 kW" not in ended
+    again = served.post("/v1/powercap/end", {"triggered": True}).body["done"]
+    assert again == "No power cap that demand response triggered is in force."
+    assert served.journal.caps.list()[-1].ended_by_operator
+
+
+def test_triggered_caps_take_no_place_of_operators_and_are_withdrawn_alone(served: Served) -> None:
+    """The eighth of an operator is announced beside them."""
+    turned(served)
+    start: datetime = served.clock.wall + timedelta(hours=3)
+    trigger_one(served, start)
+    asked = body(served, **{"from": (served.clock.wall + timedelta(hours=1)).isoformat()})
+    assert served.post("/v1/powercap", asked).status == 200
+    gone = served.post("/v1/powercap/withdraw", {"triggered": True}).body["done"]
+    assert "withdrawn: 1.3 kW from" in gone
+    assert "(demand response by carbon)" in gone
+    assert len(served.journal.caps.standing(served.clock.wall).ahead) == 1
+    none = served.post("/v1/powercap/withdraw", {"triggered": True}).body["done"]
+    assert none == "No power cap is announced by demand response."
 
 
 def test_status_and_metrics_tell_how_a_cap_is_kept(served: Served) -> None:

@@ -20,6 +20,14 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.migrations.upgrade import upgrade
 
 TEMPLATE = "migrated"
+BEFORE_0018 = (
+    "DROP INDEX power_caps_by_end",
+    *(
+        f"ALTER TABLE power_caps DROP COLUMN {name}"
+        for name in ("origin", "signal", "unit", "value", "threshold", "issued_at")
+    ),
+)
+"""What takes back revision 0018, on both databases."""
 
 
 def fresh(url: str) -> Journal:
@@ -43,6 +51,8 @@ def put_back_to_0012(connection: sqlite3.Connection) -> None:
         ("runs", "allocated"),
     ):
         connection.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
+    for statement in BEFORE_0018:
+        connection.execute(statement)
     connection.execute("DROP VIEW emissions")
     for name in ("emission_rows", "emission_prices", "ledger_names", "expert_learning"):
         connection.execute(f"DROP TABLE {name}")

@@ -90,6 +90,41 @@ def test_an_announced_cap_is_sent_with_its_begin_shown_and_withdrawn(
     assert f"No power cap is in force.\n{sentence}\nannounced by ana: peak" in shown
 
 
+def test_a_triggered_cap_is_shown_with_its_cause_and_ended_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who set each cap and why; what holds back in red; one field more in the request."""
+    why = "carbon: 310 g/kWh on average, at or above 290 g/kWh (neso:GB, issued 13:30 UTC)"
+    facts = {"signal": "neso:GB", "unit": "g/kWh", "value": 310.0, "threshold": 290.0}
+    triggered = CAP | {"origin": "carbon", "reason": why, "trigger": facts}
+    beside = {
+        "sentence": "A power cap of 200 kW holds beside it.",
+        "by": "ana",
+        "reason": "contract",
+    }
+    demand = [
+        {"origin": "carbon", "sentence": "Demand response by carbon caps.", "held": False},
+        {"origin": "price", "sentence": "Demand response by price holds.", "held": True},
+    ]
+    told = {"cap": triggered, "beside": [beside], "announced": [], "demand_response": demand}
+    said = {
+        "/v1/powercap": (200, told),
+        "/v1/powercap/end": (200, {"done": "Ended.", "changed": []}),
+    }
+    socket = ("--socket", str(tmp_path / "s"))
+    with answering(tmp_path / "s", said) as server:
+        assert main(["powercap", "show", *socket]) == 0
+        shown = capsys.readouterr().out
+        assert main(["powercap", "end", "--triggered", *socket]) == 0
+        assert main(["powercap", "show", "--triggered", *socket]) == 1
+        assert "--triggered is for `powercap end`" in capsys.readouterr().err
+    assert f"triggered by {why}" in shown
+    assert "A power cap of 200 kW holds beside it.\nordered by ana: contract" in shown
+    assert "Demand response by carbon caps." in shown
+    assert "Demand response by price holds." in shown
+    assert [sent for _, _, sent in server.asked if sent] == [{"triggered": True}]
+
+
 def test_a_cap_is_ordered_shown_and_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

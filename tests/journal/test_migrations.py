@@ -14,11 +14,13 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from tests.builders import runs
+from tests.builders.journals import BEFORE_0018
 from wattmesh import migrations
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import METADATA, VIEWS
 from wattmesh.controller.journal.journal import Journal, revision
 from wattmesh.migrations.upgrade import current, upgrade
+from wattmesh.policies.powercap.triggers import CapOrigin
 
 
 def test_migrated_tables_are_those_of_the_code(journal_url: str) -> None:
@@ -75,6 +77,8 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
             *("emission_rows", "emission_prices", "ledger_names", "expert_learning"),
         ):
             connection.exec_driver_sql(f"DROP TABLE {name}")
+        for statement in BEFORE_0018:
+            connection.exec_driver_sql(statement)
         for name in ("switches", "transitions"):
             connection.exec_driver_sql(f"ALTER TABLE {name} RENAME COLUMN switch_id TO plan")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0002'")
@@ -85,6 +89,28 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
     (row,) = journal.runs.all(runs.after(600))
     assert (row.protocol, row.progress_at, row.pause_share, row.state) == (1, None, 0.0, "live")
     assert row.owner_uid == 2**32 - 2  # as it was read by mistake
+    journal.close()
+
+
+def test_caps_from_before_are_operators_and_older_daemons_still_write_them(
+    journal_url: str,
+) -> None:
+    """Upgraded with its rows; then a row without the new columns, as a daemon of 0017 writes it."""
+    upgrade(journal_url, "0017")
+    old = "INSERT INTO power_caps (cap_w, from_at, until_at, by, reason, epoch, ended_by) VALUES "
+    database = Database(journal_url)
+    with database.writing() as connection:
+        connection.exec_driver_sql(f"{old}(1200, 1, 2, 'ana', 'hot', 1, '')")
+    upgrade(journal_url)
+    with database.writing() as connection:
+        connection.exec_driver_sql(f"{old}(900, 1, 2, 'bo', 'hot', 1, '')")
+    database.close()
+    journal = Journal.open(journal_url)
+    rows = journal.caps.list()
+    assert [(each.cap_w, each.origin, each.trigger) for each in rows] == [
+        (900.0, CapOrigin.OPERATOR, None),
+        (1200.0, CapOrigin.OPERATOR, None),
+    ]
     journal.close()
 
 

@@ -1,4 +1,4 @@
-"""Order, announce, end, withdraw and show the operators' power caps.
+"""Order, announce, end, withdraw and show power caps.
 
 Invariant: the cap is in the journal, under the leader's epoch, before the answer; the next cycle,
 which is woken, limits the boards.
@@ -13,15 +13,23 @@ from wattmesh.controller.cycle.cap_held import CapNow, announcement, expected, s
 from wattmesh.controller.cycle.capping import apply, boards, shared_boards
 from wattmesh.controller.cycle.fences import sentences
 from wattmesh.controller.journal.nodes.caps import CapRow
-from wattmesh.controller.status.status import announced_caps, cap_line, power_flags
+from wattmesh.controller.status.cap_lines import (
+    announced_caps,
+    cap_line,
+    caps_beside,
+    demand_lines,
+    power_flags,
+)
 from wattmesh.controller.views import Done, PowerCap
 from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.policies.decision import Mode
+from wattmesh.policies.powercap.triggers import CapOrigin
 from wattmesh.policies.reason_text import moment
 from wattmesh.quantities import watts
+from wattmesh.reconfig.ranges import shown
 
 MOST_ANNOUNCED = 8
-"""Announced caps at a time: every cycle plans each of them over all boards."""
+"""Operators' announced caps at a time: every cycle plans each of them over all boards."""
 
 
 def show(context: RequestContext, call: Call) -> PowerCap:
@@ -30,6 +38,8 @@ def show(context: RequestContext, call: Call) -> PowerCap:
         at=context.now,
         cap=cap_line(context.loop_facts, context.now),
         announced=announced_caps(context.loop_facts, context.now),
+        beside=caps_beside(context.loop_facts, context.now),
+        demand_response=demand_lines(context.loop_facts),
         trouble=_refusing_actuators(context),
     )
 
@@ -37,7 +47,8 @@ def show(context: RequestContext, call: Call) -> PowerCap:
 def order(context: RequestContext, call: Call) -> Done:
     """Cap the power of all GPUs together until a time; from now, or announced.
 
-    One from now on takes the place of those in force; of one announced and another the lower holds.
+    One from now on takes the place of operators' in force; of it and another that is announced, or
+    that demand response triggered, the lower holds.
     """
     epoch = context.act()
     call.as_operator(context, "order a power cap")
@@ -64,6 +75,7 @@ def order(context: RequestContext, call: Call) -> Done:
     context.journal.events.add("power_cap", f"{call.who} ({reason}): {said}", context.now)
     context.wake()
     tail = f" It takes the place of the cap of {watts(before.cap_w)}." if before else ""
+    tail += _lower(context, cap_w)
     fenced = "".join(f" {each}" for each in _refusing_actuators(context))
     return Done(
         done=f"{said}{tail} Nodes that answer obey in the next cycle; `wattmesh powercap show` "
@@ -80,7 +92,8 @@ def _announce(context: RequestContext, call: Call, planned: CapNow, epoch: int) 
     """
     row, caps = planned.row, context.journal.caps
     unstepped = context.loop_facts.trusted.unstepped(context.now)
-    if len(caps.standing(context.now, unstepped)[1]) >= MOST_ANNOUNCED:
+    ahead = caps.standing(context.now, unstepped).ahead
+    if sum(each.origin is CapOrigin.OPERATOR for each in ahead) >= MOST_ANNOUNCED:
         raise Conflict(
             f"{MOST_ANNOUNCED} power caps are announced, and more may not be; "
             "`wattmesh powercap withdraw` takes all of them back."
@@ -95,34 +108,49 @@ def _announce(context: RequestContext, call: Call, planned: CapNow, epoch: int) 
 
 
 def end(context: RequestContext, call: Call) -> Done:
-    """End the cap in force; its boards return to their limits in steps."""
+    """End the caps in force; their boards return to their limits in steps.
+
+    With `triggered` only those that demand response set: they do not come back for their hours.
+    """
     epoch = context.act()
     call.as_operator(context, "end a power cap")
     unstepped = context.loop_facts.trusted.unstepped(context.now)
-    ended = context.journal.caps.end(by=call.who, now=context.now, epoch=epoch, unstepped=unstepped)
-    if ended is None:
-        return Done(done=f"No power cap is in force.{_still_announced(context)}")
-    until = moment(ended.until, context.now)
-    said = f"The power cap of {watts(ended.cap_w)} until {until} was ended"
-    context.journal.events.add("power_cap", f"{said} by {call.who}.", context.now)
+    ended = context.journal.caps.end(
+        by=call.who, now=context.now, epoch=epoch, unstepped=unstepped, origins=_origins(call)
+    )
+    if not ended:
+        which = " that demand response triggered" if _origins(call) == TRIGGERED else ""
+        return Done(done=f"No power cap{which} is in force.{_still_announced(context)}")
+    said = " ".join(
+        f"The power cap of {watts(each.cap_w)} until {moment(each.until, context.now)}"
+        f"{_by(each)} was ended."
+        for each in ended
+    )
+    context.journal.events.add("power_cap", f"{said[:-1]} by {call.who}.", context.now)
     context.wake()
     return Done(
-        done=f"{said}; the boards go back in the next cycle, in steps while they are at work. A "
+        done=f"{said} The boards go back in the next cycle, in steps while they are at work. A "
         f"node that cannot be reached keeps it until then.{_still_announced(context)}"
     )
 
 
 def withdraw(context: RequestContext, call: Call) -> Done:
-    """Take back every announced cap that has not begun."""
+    """Take back every announced cap that has not begun.
+
+    With `triggered` only those of demand response. Those do not come back for their hours.
+    """
     epoch = context.act()
     call.as_operator(context, "withdraw a power cap")
     unstepped = context.loop_facts.trusted.unstepped(context.now)
     rows = context.journal.caps.withdraw(
-        by=call.who, now=context.now, epoch=epoch, unstepped=unstepped
+        by=call.who, now=context.now, epoch=epoch, unstepped=unstepped, origins=_origins(call)
     )
     if not rows:
-        return Done(done="No power cap is announced.")
-    named = ", ".join(f"{watts(row.cap_w)} from {moment(row.start, context.now)}" for row in rows)
+        which = " by demand response" if _origins(call) == TRIGGERED else ""
+        return Done(done=f"No power cap is announced{which}.")
+    named = ", ".join(
+        f"{watts(row.cap_w)} from {moment(row.start, context.now)}{_by(row)}" for row in rows
+    )
     said = f"Announced power caps were withdrawn: {named}"
     context.journal.events.add("power_cap", f"{said}, by {call.who}.", context.now)
     context.wake()
@@ -131,10 +159,39 @@ def withdraw(context: RequestContext, call: Call) -> Done:
 
 def _still_announced(context: RequestContext) -> str:
     unstepped = context.loop_facts.trusted.unstepped(context.now)
-    _, ahead = context.journal.caps.standing(context.now, unstepped)
+    ahead = context.journal.caps.standing(context.now, unstepped).ahead
     if not ahead:
         return ""
     return f" {announcement(ahead[0], context.now)} `wattmesh powercap withdraw` takes it back."
+
+
+TRIGGERED = (CapOrigin.CARBON, CapOrigin.PRICE)
+
+
+def _origins(call: Call) -> tuple[CapOrigin, ...]:
+    """Read whose caps are meant: all, or those of demand response alone.
+
+    Raises:
+        InputInvalid: the field is neither true nor false.
+    """
+    only = call.body.get("triggered", False)
+    if not isinstance(only, bool):
+        raise InputInvalid(f'the field "triggered" must be true or false, got {shown(only)}')
+    return TRIGGERED if only else tuple(CapOrigin)
+
+
+def _by(row: CapRow) -> str:
+    return "" if row.origin is CapOrigin.OPERATOR else f" (demand response by {row.origin})"
+
+
+def _lower(context: RequestContext, cap_w: float) -> str:
+    """Say that a lower cap holds beside the one that was ordered; "" where none does."""
+    unstepped = context.loop_facts.trusted.unstepped(context.now)
+    lowest = context.journal.caps.standing(context.now, unstepped).cap
+    if lowest is None or lowest.cap_w >= cap_w:
+        return ""
+    until = moment(lowest.until, context.now)
+    return f" Until {until} the lower cap of {watts(lowest.cap_w)}{_by(lowest)} counts."
 
 
 def _planned(context: RequestContext, row: CapRow) -> CapNow:

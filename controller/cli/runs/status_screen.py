@@ -71,7 +71,8 @@ def screen(
     cap = view.get("cap")
     if cap is not None and cap["meets"]:
         # One that cannot be kept stands among the troubles.
-        sources.append(f"cap    {cap['sentence']}")
+        whose = f" Triggered by {cap['reason']}." if cap.get("trigger") else ""
+        sources.append(f"cap    {cap['sentence']}{whose}")
     sources += [f"cap    {each['sentence']}" for each in view.get("announced_caps", ())[:1]]
     table, below = _runs(view, columns)
     why, last = _sentences(view), list[Text | str]()

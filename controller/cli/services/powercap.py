@@ -40,6 +40,10 @@ def powercap(
         str | None,
         typer.Option("--for", metavar="TIME", help="How long the cap lasts, e.g. 2h or 90min."),
     ] = None,
+    triggered: Annotated[
+        bool,
+        typer.Option("--triggered", help="end, withdraw: only what demand response triggered."),
+    ] = False,
     reason: Annotated[
         str, typer.Option("--reason", help="Why; the journal keeps the text.")
     ] = "by hand",
@@ -48,17 +52,21 @@ def powercap(
 ) -> None:
     """Cap the power of all GPUs together until a time, from now or announced; `show` caps.
 
-    `end` ends the cap in force, `withdraw` takes back those announced.
+    `end` ends the caps in force, `withdraw` takes back those announced. What demand response had
+    triggered does not come back for the same hours.
     """
     if what in ACTIONS and (begin or until or lasts):
         raise InputInvalid(f"`powercap {what}` takes no times; give them with a power, as 150kW")
+    if triggered and what not in ("end", "withdraw"):
+        raise InputInvalid("--triggered is for `powercap end` and `powercap withdraw`")
     daemon = DaemonConnection(socket)
     if what == "show":
         answer = daemon.get("/v1/powercap")
         print_json(answer) if as_json else print_lines(screen(answer))
         return
     if what in ACTIONS:
-        done = daemon.post(f"/v1/powercap/{what}", {})
+        only = {"triggered": True} if triggered else {}
+        done = daemon.post(f"/v1/powercap/{what}", only)
     else:
         body: dict[str, Any] = {"cap_w": watts(what), "reason": reason}
         start = None if begin is None else time(begin, "--from")
@@ -117,14 +125,18 @@ def time(text: str, option: str) -> datetime:
 def screen(answer: Mapping[str, Any]) -> list[Text | str]:
     """Lay out the answer of `GET /v1/powercap`."""
     cap, lines = answer["cap"], list[Text | str](trouble(answer.get("trouble", ())))
-    ahead = _announced(answer.get("announced", ()))
+    ahead = _listed(answer.get("beside", ()), "ordered")
+    ahead += _listed(answer.get("announced", ()), "announced")
+    told = answer.get("demand_response", ())
+    lines += trouble([each["sentence"] for each in told if each["held"]])
+    ahead += [styled((each["sentence"], DIM)) for each in told if not each["held"]]
     if cap is None:
         return [*lines, "No power cap is in force.", *ahead]
     if not cap["meets"]:
         lines += trouble([cap["sentence"]])
     if cap["meets"]:
         lines.append(cap["sentence"])
-    lines.append(styled((f"ordered by {cap['by']}: {cap['reason']}", DIM)))
+    lines.append(styled((_who(cap, "ordered"), DIM)))
     for run, point in cap["slowed"].items():
         late = " and will miss its deadline" if run in cap["late"] else ""
         lines.append(f"{run} gave up {point} for it{late}")
@@ -132,10 +144,13 @@ def screen(answer: Mapping[str, Any]) -> list[Text | str]:
     return [*lines, *legend(lines)]
 
 
-def _announced(caps: Sequence[Mapping[str, Any]]) -> list[Text | str]:
-    """Lay out caps to come, each with who announced it."""
-    return [
-        line
-        for cap in caps
-        for line in (cap["sentence"], styled((f"announced by {cap['by']}: {cap['reason']}", DIM)))
-    ]
+def _listed(caps: Sequence[Mapping[str, Any]], done: str) -> list[Text | str]:
+    """Lay out caps beside the one in force, each with who set it and why."""
+    return [line for cap in caps for line in (cap["sentence"], styled((_who(cap, done), DIM)))]
+
+
+def _who(cap: Mapping[str, Any], done: str) -> str:
+    """Say who set a cap and why; of a triggered one its reason names value, threshold, signal."""
+    if cap.get("trigger") is None:
+        return f"{done} by {cap['by']}: {cap['reason']}"
+    return f"triggered by {cap['reason']}"

@@ -372,6 +372,13 @@ POWER_CAPS = Table(
     Column("epoch", Integer, nullable=False),
     Column("ended_at", BigInteger),
     Column("ended_by", String(255), nullable=False, default=""),
+    Column("origin", String(16), nullable=False, default="operator"),
+    Column("signal", String(200), nullable=False, default=""),
+    Column("unit", String(16), nullable=False, default=""),
+    Column("value", Float),
+    Column("threshold", Float),
+    Column("issued_at", BigInteger),
+    Index("power_caps_by_end", "until_at"),
 )
 
 COUNTERS = Table(

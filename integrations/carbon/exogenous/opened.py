@@ -20,7 +20,7 @@ from wattmesh.integrations.carbon.sources import read_secret
 from wattmesh.telemetry.exogenous import ExogenousProvider
 
 READS: Mapping[str, tuple[str, ...]] = {
-    "entsoe": ("token_file",),
+    "entsoe": ("token_file", "prices"),
     "eia930": ("token_file", "label"),
     "neso": (),
     "open_meteo": ("places", "past_url"),
@@ -36,6 +36,7 @@ class ExogenousSettings:
     Attributes:
         token_file: entsoe, eia930: the file with the security token or API key.
         label: eia930: whether an hour is labelled by its `ending` or `starting`; "": ending.
+        prices: entsoe: whether day-ahead prices are asked for as well.
         places: open_meteo: where the zone's wind and sun are.
         base_url: another address of the same API; "": the provider's own.
         past_url: open_meteo: another address of its previous runs.
@@ -45,6 +46,7 @@ class ExogenousSettings:
     zone: str
     token_file: Path | None = None
     label: str = ""
+    prices: bool = False
     places: tuple[Place, ...] = ()
     base_url: str = ""
     past_url: str = ""
@@ -90,4 +92,9 @@ def _with_token(settings: ExogenousSettings) -> ExogenousProvider:
             label=settings.label or "ending",
             base_url=settings.base_url or EIA_URL,
         )
-    return Entsoe(zone=settings.zone, token=token, base_url=settings.base_url or ENTSOE_URL)
+    return Entsoe(
+        zone=settings.zone,
+        token=token,
+        prices=settings.prices,
+        base_url=settings.base_url or ENTSOE_URL,
+    )

@@ -7,8 +7,8 @@ For whoever must test carbon code without keys, without a network and without wa
     grids.py              the invented grids: the truth, and what is known of it at a moment
     electricity_maps.py, watttime.py, neso.py, eia930.py, http_json.py, open_electricity.py
                           the answers of each provider
-    entsoe.py, entsoe_mix.py
-                          the same of ENTSO-E, its day-ahead forecasts and its generation
+    entsoe.py, entsoe_mix.py, entsoe_prices.py
+                          the same of ENTSO-E: day-ahead forecasts, generation, prices
     exogenous/            the same of other exogenous series
     spoiled.py            answers in place of the right one, and bytes that come wrong
     control.py            switching faults over HTTP

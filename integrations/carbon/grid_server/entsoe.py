@@ -1,4 +1,4 @@
-"""Answers as ENTSO-E's transparency platform gives them: XML documents of day-ahead forecasts.
+"""Answers as ENTSO-E's transparency platform gives them: XML of day-ahead forecasts and prices.
 
 Documents of actual generation are made by `entsoe_mix.py`.
 
@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from datetime import time as clock_time
 from zoneinfo import ZoneInfo
 
-from wattmesh.integrations.carbon.grid_server import entsoe_mix
+from wattmesh.integrations.carbon.grid_server import entsoe_mix, entsoe_prices
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request
 from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid, noise
@@ -91,9 +91,11 @@ def _document(
         body = entsoe_mix.document(zone_of(request), span, request.now, grid, suffering)
         missing = "No matching data found for Data item A75"
         return Reply(body=body, content_type=XML) if body else acknowledged(missing)
+    if request.query.get("documentType") == "A44":
+        return _prices(request, span, suffering)
     query, now = request.query, request.now
     productions = {"A69": ("B16", "B18", "B19"), "A65": ("",)}.get(query.get("documentType", ""))
-    days = [] if suffering.has(Fault.EMPTY) else list(_days(*span, now, suffering))
+    days = [] if suffering.has(Fault.EMPTY) else list(days_of(*span, now, suffering))
     if not productions or not days or query.get("processType") != "A01":
         return acknowledged(f"No matching data found for Data item {query.get('documentType')}")
     zone = "10YXX-WRONG----9" if suffering.has(Fault.WRONG_ZONE) else zone_of(request)
@@ -104,6 +106,16 @@ def _document(
         f"</createdDateTime>{series}</GL_MarketDocument>"
     )
     return Reply(body=body, content_type=XML)
+
+
+def _prices(request: Request, span: tuple[datetime, datetime], suffering: AnswerFaults) -> Reply:
+    """Answer a question about prices; a zone's two domains are one."""
+    query, now, zone = request.query, request.now, zone_of(request)
+    days = list(days_of(*span, now, suffering, entsoe_prices.PUBLISHED_H))
+    if not days or suffering.has(Fault.EMPTY) or query.get("out_Domain") != zone:
+        return acknowledged("No matching data found for Data item ENERGY_PRICES")
+    told = "10YXX-WRONG----9" if suffering.has(Fault.WRONG_ZONE) else zone
+    return Reply(body=entsoe_prices.document(told, days, now, suffering), content_type=XML)
 
 
 def megawatts(zone: str, production: str, start: datetime) -> float:
@@ -123,10 +135,14 @@ def _half_day(at: datetime) -> datetime:
     return at.replace(hour=at.hour // 12 * 12, minute=0)
 
 
-def _days(
-    start: datetime, end: datetime, now: datetime, suffering: AnswerFaults
+def days_of(
+    start: datetime,
+    end: datetime,
+    now: datetime,
+    suffering: AnswerFaults,
+    published_h: int = PUBLISHED_H,
 ) -> Iterator[tuple[datetime, datetime]]:
-    """Give the local days that overlap and are published."""
+    """Give the local days that overlap and are published, at that hour of the day before."""
     day = start.astimezone(ZONE).date()
     while True:
         first, last = (
@@ -135,7 +151,7 @@ def _days(
         if first >= end:
             return
         late = DAY if suffering.has(Fault.LATE_ISSUE) else timedelta()
-        out = datetime.combine(day - DAY + late, clock_time(PUBLISHED_H), ZONE)
+        out = datetime.combine(day - DAY + late, clock_time(published_h), ZONE)
         if out <= now and not suffering.hits(Fault.GAP, first):
             yield first, last
         day += DAY

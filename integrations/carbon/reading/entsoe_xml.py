@@ -3,7 +3,8 @@
 A document holds series, a series periods, a period points by position. A period has one resolution,
 another period of the same answer may have another (markets went from 60 to 15 minutes). With curve
 type A03 a point that repeats the one before is left out. Where there is nothing to say, an
-acknowledgement comes instead, with status 200 or 400, whose reason says why.
+acknowledgement comes instead, with status 200 or 400, whose reason says why. Documents of
+generation and load hold megawatts; a publication document (A44) holds prices, in EUR/MWh.
 
 Invariant: what has a document type declaration is refused before it is parsed, so no entity is
 expanded; an answer yields at most `MOST_POINTS`.
@@ -24,10 +25,12 @@ RESOLUTIONS = {
     "PT60M": timedelta(hours=1),
     "PT1H": timedelta(hours=1),
 }
+AUCTION = "classificationSequence_AttributeInstanceComponent.position"
 FIRST_YEAR, LAST_YEAR = 2000, 2200
 REPEATS = "A03"
-UNIT = "MAW"
-GENERATION_LOAD, ACKNOWLEDGEMENT = "GL_MarketDocument", "Acknowledgement_MarketDocument"
+UNIT, PRICE_UNIT = "MAW", "EUR/MWH"
+PRICES, GENERATION_LOAD = "Publication_MarketDocument", "GL_MarketDocument"
+ACKNOWLEDGEMENT = "Acknowledgement_MarketDocument"
 _DECLARED = re.compile(r"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
 
 
@@ -47,22 +50,30 @@ class Acknowledgement:
 class DocumentSeries:
     """One series: its zone, the type of production ("" for load), and its intervals.
 
-    `leaves`: energy that leaves the grid there: load, and what storage takes.
+    `leaves`: energy that leaves the grid there: load, and what storage takes. `contract`: of a
+    price, the market that made it (A01: day ahead). `auction`: which of a zone's auctions for the
+    same hours, by number; 1 where a document does not count them.
     """
 
     zone: str
     production: str
     leaves: bool
     intervals: tuple[tuple[datetime, datetime, float], ...]
+    contract: str = ""
+    auction: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketDocument:
-    """A document: when it was made, its series, and what of it could not be used."""
+    """A document: when it was made, its series, and what of it could not be used.
+
+    `prices`: it holds prices, EUR/MWh, and not megawatts.
+    """
 
     created_at: datetime
     series: tuple[DocumentSeries, ...]
     refused: tuple[str, ...]
+    prices: bool = False
 
 
 def parsed(body: bytes) -> MarketDocument | Acknowledgement:
@@ -85,44 +96,52 @@ def parsed(body: bytes) -> MarketDocument | Acknowledgement:
     name = _name(root)
     if name == ACKNOWLEDGEMENT:
         return Acknowledgement(code=_text(root, "code"), text=_text(root, "text"))
-    if name != GENERATION_LOAD:
+    if name not in (GENERATION_LOAD, PRICES):
         raise DocumentError(f"is a {name[:40]}, not a {GENERATION_LOAD}")
     refused: list[str] = []
     series = []
     room = MOST_POINTS
     for each in root:
         if _name(each) == "TimeSeries":
-            one = _series(each, refused, room)
+            one = _series(each, refused, room, prices=name == PRICES)
             room -= len(one.intervals)
             series.append(one)
     return MarketDocument(
         created_at=_moment(_text(root, "createdDateTime")),
         series=tuple(series),
         refused=tuple(dict.fromkeys(refused)),
+        prices=name == PRICES,
     )
 
 
-def _series(element: ET.Element, refused: list[str], room: int) -> DocumentSeries:
+def _series(element: ET.Element, refused: list[str], room: int, *, prices: bool) -> DocumentSeries:
     intervals: list[tuple[datetime, datetime, float]] = []
-    unit = _text(element, "quantity_Measure_Unit.name")
-    if unit != UNIT:
-        refused.append(f"a series in {unit[:20]!r}, not in {UNIT}, was left out")
+    unit, wanted = _text(element, "quantity_Measure_Unit.name"), UNIT
+    if prices:
+        energy = _text(element, "price_Measure_Unit.name")
+        unit, wanted = f"{_text(element, 'currency_Unit.name')}/{energy}", PRICE_UNIT
+    if unit != wanted:
+        refused.append(f"a series in {unit[:20]!r}, not in {wanted}, was left out")
     else:
         repeats = _text(element, "curveType") == REPEATS
         for period in element:
             if _name(period) == "Period":
-                intervals.extend(_period(period, repeats, refused, room - len(intervals)))
+                left = room - len(intervals)
+                value = "price.amount" if prices else "quantity"
+                intervals.extend(_period(period, value, repeats, refused, left))
     zones = [each for each in element.iter() if _name(each).endswith("omain.mRID")]
     return DocumentSeries(
         zone=(zones[0].text or "").strip() if zones else "",
         leaves=bool(zones) and _name(zones[0]).startswith("out"),
         production=_text(element, "psrType"),
         intervals=tuple(intervals),
+        contract=_text(element, "contract_MarketAgreement.type"),
+        auction=_whole(_text(element, AUCTION)),
     )
 
 
 def _period(
-    period: ET.Element, repeats: bool, refused: list[str], room: int
+    period: ET.Element, value_name: str, repeats: bool, refused: list[str], room: int
 ) -> Iterator[tuple[datetime, datetime, float]]:
     """Yield the intervals of a period; those left out in an A03 curve repeat the one before."""
     resolution = _text(period, "resolution")
@@ -137,7 +156,7 @@ def _period(
     told: dict[int, float] = {}
     for point in period:
         if _name(point) == "Point":
-            position, value = _text(point, "position"), _text(point, "quantity")
+            position, value = _text(point, "position"), _text(point, value_name)
             try:
                 told[int(position)] = _finite(value)
             except ValueError:
@@ -148,6 +167,13 @@ def _period(
         last = value_of if value_of is not None else (last if repeats else None)
         if last is not None:
             yield start + (place - 1) * step, start + place * step, last
+
+
+def _whole(text: str) -> int:
+    """Read the number of an auction: 1 for none, 0 for one that is no number."""
+    if not text:
+        return 1
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def _finite(text: str) -> float:

@@ -119,7 +119,7 @@ def test_what_a_cap_bars_now_is_planned_with_after_its_end() -> None:
     endless = replace(view, cap=None)
     none = answered(asked(endless))
     assert isinstance(none, NoPlan)
-    assert none.reason.startswith("under the operator's power cap at most ")
+    assert none.reason.startswith("under the power cap at most ")
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_cap_that_keeps_the_level_from_being_kept_is_named() -> None:
     view = seen(cap_h=5.0, room_w=needs_w(B), current=B, level=0.8, window_h=2.0)
     plan = planned(view)
     assert "800 tokens/s over every 2 h is missed by windows that begin before " in plan.level
-    assert plan.level.endswith("for the operator's power cap leaves no room for more speed")
+    assert plan.level.endswith("for the power cap leaves no room for more speed")
     assert above(plan, view) == []
     free = planned(replace(view, cap=None, runs=(replace(view.runs[0], room_w=None),)))
     assert "power cap" not in free.level
