@@ -115,6 +115,25 @@ JOB_TYPES = {
         ),
         harms={"layers of whole sequences leave positions as dealt": "cp=2,cp_layers=2 1 1 2"},
     ),
+    "test-time training": JobType(
+        preset="tiny-ttt",
+        layouts=(
+            "",
+            "dp_shard=2",
+            "dp_replicate=2,dp_shard=2",
+            "tp=2",
+            "cp=2",
+            "cp=4,cp_method=ring",
+            "cp=2,tp=2,cp_method=ulysses",
+            "pp=2,schedule=InterleavedZeroBubble",
+            "pp=2,cp=2,schedule=ZBVZeroBubble",
+            "pp=2,dp_shard=2,cp=2,recompute=true",
+        ),
+        harms={
+            "a state is not carried to the next rank": "cp=2",
+            "a state's gradient is not carried back": "cp=2",
+        },
+    ),
 }
 
 

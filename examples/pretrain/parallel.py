@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from examples.pretrain.config import DTYPES, TrainConfig, check_layout, micro_batch
 from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import Block, LanguageModel, Where
+from examples.pretrain.ttt import TttLinear
 from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.data_parallel import give_memory, shard_data, sum_gradients
 from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel, split_experts
@@ -164,7 +165,10 @@ def _cut_tensors(stage: LanguageModel, meshes: Meshes) -> None:
         assert isinstance(layer, Block)
         parallel.keep_whole(layer.attention_norm, layer.feed_forward_norm)
         mix, feed = layer.attention, layer.feed_forward
-        parallel.cut_block(mix, columns=(mix.query, mix.key, mix.value), row=mix.out)
+        columns = [mix.query, mix.key, mix.value]
+        if isinstance(mix, TttLinear):
+            columns += [mix.rate, mix.first]
+        parallel.cut_block(mix, columns=columns, row=mix.out)
         if isinstance(feed, MixtureOfExperts):
             parallel.keep_whole(*feed.routing())
         else:
@@ -195,12 +199,16 @@ def zero_buffers(stage: nn.Module) -> None:
 def draw(stage: LanguageModel, config: TrainConfig) -> None:
     """Initialize a stage's parameters; projections into the residual get smaller values."""
     for name, parameter in stage.named_parameters():
+        key = f"{config.seed}:{name}"
         if parameter.dim() < 2:
             nn.init.ones_(parameter)  # norms
             continue
+        if name.endswith("attention.first.weight"):  # as large as what its layer's norm makes of it
+            _fill(parameter, _normal(parameter, key) / math.sqrt(parameter.shape[1]), name)
+            continue
         into_residual = name.endswith(("attention.out.weight", "down.weight", "experts.down"))
         scale = 1 / math.sqrt(2 * config.model.layers) if into_residual else 1.0
-        _fill(parameter, _normal(parameter, f"{config.seed}:{name}") * (0.02 * scale), name)
+        _fill(parameter, _normal(parameter, key) * (0.02 * scale), name)
 
 
 def _normal(parameter: Tensor, key: str) -> Tensor:

@@ -35,6 +35,7 @@ def test_types_are_switched_in_all_their_dimensions() -> None:
         "diffusion with experts": set(),
         "context": {"dp_replicate"},
         "context by layer": {"dp_replicate", "dp_shard"},
+        "test-time training": {"ep"},
     }
     for name, job in job_types.JOB_TYPES.items():
         degrees = covered(job.layouts)
@@ -91,7 +92,7 @@ def test_sound_arms_reach_the_goals(folder: Path) -> None:
     rows, goals = job_types.job_type_rows(folder)
     assert figures(folder) == pytest.approx([1e-15, 0, 2e-6, 2.0, 1.0])
     assert all(goal.ok for goal in goals)
-    assert len(rows) == 2 * len(job_types.JOB_TYPES) + len(JOB_TYPE_HARM) == 14
+    assert len(rows) == 2 * len(job_types.JOB_TYPES) + len(JOB_TYPE_HARM) == 18
 
 
 def test_an_arm_that_is_not_done_is_not_measured(folder: Path) -> None:
@@ -119,10 +120,10 @@ def test_a_harm_that_passes_is_not_caught(folder: Path) -> None:
     arms = job_types.control_arms(folder, "diffusion with experts")
     assert harm in SEEN_BY_THE_PROBE
     trained(arms[f"{harm}, inside the load"])
-    assert figures(folder)[4] == pytest.approx(5 / 6)
+    assert figures(folder)[4] == pytest.approx(7 / 8)
     trained(arms[f"{harm}, inside the load"], end="rolled_back")
     trained(arms[harm])
-    assert figures(folder)[4] == pytest.approx(5 / 6)
+    assert figures(folder)[4] == pytest.approx(7 / 8)
     trained(job_types.arms_of(folder, "context", "fp64")["50 switches"], 1e-9)
     assert figures(folder)[4] == 0.0
 

@@ -46,6 +46,14 @@ TIMED_EXPERTS = (
     "pp=2,dp_shard=2,ep=2,schedule=InterleavedZeroBubble",
     "pp=2,cp=2,ep=2,cp_method=ring,schedule=ZBVZeroBubble",
 )
+TEST_TIME = (
+    "",
+    "dp_replicate=2,dp_shard=2",
+    "cp=4",
+    "cp=2,tp=2,recompute=true",
+    "pp=2,cp=2,schedule=ZBVZeroBubble",
+    "pp=2,cp=2,schedule=InterleavedZeroBubble,recompute=true",
+)
 STEPS = 2
 
 
@@ -89,6 +97,16 @@ CASES = (
         tolerance=1e-12,
         layouts=TIMED_EXPERTS,
         harmed=("dp_shard=2,ep=2!routers of one rank see other levels",),
+    ),
+    Case(
+        model="tiny-ttt",
+        dtype="fp64",
+        tolerance=1e-12,
+        layouts=TEST_TIME,
+        harmed=(
+            "cp=2!a state is not carried to the next rank",
+            "cp=2!a state's gradient is not carried back",
+        ),
     ),
     Case(model="tiny", dtype="fp32", tolerance=1e-5, layouts=("", "dp_shard=2,tp=2", "pp=2,cp=2")),
 )
