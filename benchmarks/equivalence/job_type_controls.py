@@ -18,6 +18,7 @@ from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.context_parallel.resharded import Ordered, Resharded
 from wattmesh.integrations.pytorch.context_parallel.ring import Ring
 from wattmesh.integrations.pytorch.context_parallel.ulysses import Ulysses
+from wattmesh.integrations.pytorch.expert_bottleneck import NarrowMap
 from wattmesh.integrations.pytorch.masked_diffusion import TokenNoise
 from wattmesh.reconfig.state.state import State
 
@@ -125,6 +126,32 @@ def keep_gradients(state: State, rank: int) -> None:
     _otherwise(state, lambda right: replace(right, carried=KeepsGradients(right.group)))
 
 
+def send_whole(state: State, rank: int) -> None:
+    """The second rank's maps leave tokens as they are."""
+    if rank == 1:
+        for each in _maps(state):
+            each.narrow = False
+
+
+class Losing(NarrowMap):
+    """A map whose receiver makes nothing of what was sent."""
+
+    def unpack(self, sent: Tensor) -> Tensor:
+        """Return rows of zeros for narrow ones."""
+        return NarrowMap.unpack(self, sent) * (0.0 if self.training and self.narrow else 1.0)
+
+
+def lose_narrow(state: State, rank: int) -> None:
+    """What is sent narrow is lost."""
+    for each in _maps(state):
+        each.__class__ = Losing
+
+
+def _maps(state: State) -> list[NarrowMap]:
+    found = (each for module in state.modules for each in module.modules())
+    return [each for each in found if isinstance(each, NarrowMap)]
+
+
 JOB_TYPE_HARM: dict[str, Harm] = {
     "noise drawn by each rank": draw_by_rank,
     "a microbatch's weight gradients left out": leave_out_weights,
@@ -134,11 +161,13 @@ JOB_TYPE_HARM: dict[str, Harm] = {
     "layers of whole sequences leave positions as dealt": narrow_as_dealt,
     "a state is not carried to the next rank": keep_state,
     "a state's gradient is not carried back": keep_gradients,
+    "one rank sends tokens whole": send_whole,
 }
 
 SEEN_BY_THE_PROBE = frozenset(JOB_TYPE_HARM) - {
     "a microbatch's weight gradients left out",
     "a state's gradient is not carried back",
+    "one rank sends tokens whole",
 }
 """What changes a forward pass: the session itself must take such a switch back."""
 

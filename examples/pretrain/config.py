@@ -25,6 +25,8 @@ class ModelConfig:
         hidden: inner width of the SwiGLU, or of each expert's SwiGLU.
         rope_base: the longest wavelength of the rotary embedding approaches 2 pi * rope_base.
         experts: per layer, of which each token uses `experts_per_token`; 0 makes a dense model.
+        bottleneck: the model has maps that make a token's features so many times fewer between
+            ranks, in layouts with as large an `ep_bottleneck`; 0: none.
         noise_levels: of a masked-diffusion model, whose last token is the mask; it sees all
             positions, and routers see the level. 0 makes a causal model.
         dropout: rate on both branches of every layer, drawn by logical position.
@@ -43,6 +45,7 @@ class ModelConfig:
     rope_base: float = 10_000.0
     experts: int = 0
     experts_per_token: int = 2
+    bottleneck: int = 0
     noise_levels: int = 0
     dropout: float = 0.0
     ttt_layers: tuple[int, ...] = ()
@@ -144,6 +147,13 @@ PRESETS = {
         global_batch=8,
         corpus_bytes=1 << 16,
     ),
+    "tiny-narrow": TrainConfig(
+        model=ModelConfig(
+            dim=32, layers=4, heads=4, kv_heads=2, hidden=32, seq_len=16, experts=4, bottleneck=4
+        ),
+        global_batch=8,
+        corpus_bytes=1 << 16,
+    ),
     "bench": TrainConfig(
         model=ModelConfig(
             dim=128, layers=4, heads=4, kv_heads=2, hidden=128, seq_len=32, experts=4
@@ -172,8 +182,9 @@ PRESETS = {
     ),
 }
 """`demo` has 0.5 M parameters and learns on two CPU cores; the `tiny` ones are for tests, two of
-them masked-diffusion models, `tiny-ttt` with test-time-training layers; `bench` and
-`bench-gigabyte` (1.5 GB of state) serve to measure switches; `llama3-8b` has the shape of Llama 3 8B (Grattafiori et al. 2024, table 3)."""
+them masked-diffusion models, `tiny-ttt` with test-time-training layers, `tiny-narrow` with maps for
+narrow dispatch; `bench` and `bench-gigabyte` (1.5 GB of state) serve to measure switches;
+`llama3-8b` has the shape of Llama 3 8B (Grattafiori et al. 2024, table 3)."""
 
 
 def preset(name: str, *, dtype: str = "fp32", seed: int = 0) -> TrainConfig:
@@ -238,14 +249,19 @@ def _check_ttt(model: ModelConfig, layout: Layout) -> None:
     for number in model.ttt_layers:
         if number < len(degrees) and degrees[number] != layout.cp:
             raise InputInvalid(
-                f"pretrain: {layout}: cp_layers = {layout.cp_layers!r:.40} puts layer {number} over "
-                f"{degrees[number]} of cp = {layout.cp} ranks, but a test-time-training layer goes "
-                "over all of them"
+                f"pretrain: {layout}: cp_layers = {layout.cp_layers!r:.40} puts layer {number} "
+                f"over {degrees[number]} of cp = {layout.cp} ranks, but a test-time-training layer "
+                "goes over all of them"
             )
 
 
 def _check_experts(model: ModelConfig, layout: Layout) -> None:
     """Check experts, split by number over ep, then by their two widths over the other ranks."""
+    if layout.ep_bottleneck not in (1, model.bottleneck):
+        raise InputInvalid(
+            f"pretrain: {layout}: ep_bottleneck = {layout.ep_bottleneck} needs maps that make "
+            f"tokens so many times narrower; this model's are for {model.bottleneck or 'none'}"
+        )
     if not model.experts:
         if layout.ep > 1:
             raise InputInvalid(f"pretrain: {layout}: this model has no experts; leave ep at 1")

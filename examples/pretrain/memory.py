@@ -131,6 +131,8 @@ def _experts(model: ModelConfig, layout: Layout) -> list[Tensor]:
     router = [Tensor((model.experts, model.dim), 1, fsdp)]
     if model.noise_levels:
         router.append(Tensor((model.noise_levels + 1, model.experts), 1, fsdp))
+    if model.bottleneck:
+        router += [Tensor((model.dim // model.bottleneck, model.dim), 1, fsdp)] * 2
     return [*router, wide, wide, down]
 
 

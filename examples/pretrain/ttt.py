@@ -49,7 +49,7 @@ class TttLinear(nn.Module):
         )
         rate_BSH = torch.sigmoid(self.rate(x_BSD)) / self.head_dim
         rate_BHS1 = rate_BSH.transpose(1, 2).unsqueeze(-1)
-        first_HEE = shard_of(self.first.weight).unflatten(0, (-1, self.head_dim))
+        first_HEE = torch.unflatten(shard_of(self.first.weight), 0, (-1, self.head_dim))
         first_BHEE = first_HEE.expand(len(x_BSD), -1, -1, -1)
         mixed_BHSE = context.carried(self.learn, first_BHEE, q_BHSE, k_BHSE, v_BHSE, rate_BHS1)
         out_BSD: Tensor = self.out(mixed_BHSE.transpose(1, 2).flatten(-2))

@@ -112,7 +112,8 @@ class _Carry(torch.autograd.Function):
         begins, inputs_BHS = saved[:count], saved[count:]
         parts = list(zip(*(each.chunk(count, 2) for each in inputs_BHS), strict=True))
         gradients = gradient_BHS.chunk(count, 2)
-        dstate, found = torch.zeros_like(begins[-1]), []
+        dstate = torch.zeros_like(begins[-1])
+        found: list[list[Tensor]] = []
         for at in reversed(range(count)):
             piece = chain.pieces[at]
             dstate = chain.receive(piece, piece + 1, dstate)
