@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from benchmarks.equivalence.controls import HARM, AfterLoad
-from benchmarks.equivalence.job_type_controls import JOB_TYPE_HARM
+from benchmarks.equivalence.job_type_controls import JOB_TYPE_HARM, OTHER_HARM
+from benchmarks.equivalence.sent import SentBytes
 from examples.pretrain.config import TrainConfig, preset
 from examples.pretrain.data import Corpus, standard_library
 from examples.pretrain.options import parse_layout
@@ -50,6 +51,7 @@ class Arm:
         held_tokens: tokens of text that nobody trains on, on which the last state is judged.
         meddle: by step: harm done right after the switch there, behind the session's back.
         at_load: by step: harm done inside the session's load.
+        count_sent: note the bytes that all ranks give to all-to-alls in each step.
     """
 
     folder: str
@@ -66,6 +68,7 @@ class Arm:
     held_tokens: int = 0
     meddle: dict[str, str] = field(default_factory=dict)
     at_load: dict[str, str] = field(default_factory=dict)
+    count_sent: bool = False
 
     @property
     def path(self) -> Path:
@@ -133,7 +136,14 @@ class Rank:
     def step(self, state: State) -> Metrics:
         """One step; what the probe read before it is not counted."""
         state.parts.corpus.read.clear()
-        return train_step(state)
+        if not self.arm.count_sent:
+            return train_step(state)
+        with SentBytes() as sent:
+            metrics = train_step(state)
+        counts = group.gather(sent.count)
+        if self.rank == 0:
+            self._note("sent", {"step": state.position.step + 1, "bytes": sum(counts)})
+        return metrics
 
     def run(self) -> int:
         """Train to the end of the arm, or to where it is paused."""
@@ -170,7 +180,7 @@ class Rank:
 
     def _hurt(self, state: State, how: str) -> None:
         if how:
-            {**HARM, **JOB_TYPE_HARM}[how](state, self.rank)
+            {**HARM, **JOB_TYPE_HARM, **OTHER_HARM}[how](state, self.rank)
 
     def _seen(self, step: int, loss: float, layout: str) -> None:
         if self.rank == 0:

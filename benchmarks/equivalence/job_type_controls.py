@@ -164,6 +164,10 @@ JOB_TYPE_HARM: dict[str, Harm] = {
     "one rank sends tokens whole": send_whole,
 }
 
+LOST = "what is sent narrow is lost"
+OTHER_HARM: dict[str, Harm] = {LOST: lose_narrow}
+"""Harms that no job type is held to."""
+
 SEEN_BY_THE_PROBE = frozenset(JOB_TYPE_HARM) - {
     "a microbatch's weight gradients left out",
     "a state's gradient is not carried back",

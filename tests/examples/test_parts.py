@@ -108,6 +108,7 @@ def test_a_chunk_of_test_time_training_is_never_cut(layout: Layout, words: str) 
         (Layout(cp=8, cp_method="ulysses"), "4 query heads of a tp rank cannot be dealt"),
         (Layout(cp=2, cp_layers="1 2"), "cp_layers = '1 2' names 2 layers of 4"),
         (Layout(cp=4, cp_layers="1x4", micro_batch=2), "micro_batch = 2 is not divisible by cp /"),
+        (Layout(ep_bottleneck=4), "ep_bottleneck = 4 needs maps .* this model's are for none"),
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused_with_its_numbers(layout: Layout, words: str) -> None:
