@@ -84,7 +84,7 @@ def bottleneck_rows(folder: Path) -> tuple[Rows, list[Goal]]:
     rows: Rows = [{"case": f"bottleneck seed {seed}", **each} for seed, each in finals.items()]
     p = mismatches = caught = share = None
     if len(finals) == SEEDS:
-        found = {name: _class_row(name, by_seed, finals) for name in (VISITS, ALWAYS, CONTROL)}
+        found = {name: _class_row(name, by_seed, finals) for name in (VISITS, CONTROL)}
         rows += found.values()
         p, mismatches = found[VISITS]["p"], found[VISITS]["mismatches"]
         caught = float(found[CONTROL]["class"] == Equivalence.NONE.value)
