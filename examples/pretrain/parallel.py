@@ -39,9 +39,6 @@ from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.state.boxes import box_of
 from wattmesh.reconfig.state.expert_stacks import ExpertStacks
 
-LENGTH_KEEPING = ("attention.first.weight", "feed_forward.there.weight", "feed_forward.back.weight")
-"""Matrices whose rows begin with length 1, about: products with them are as large as without."""
-
 
 def lay_out(
     config: TrainConfig, meshes: Meshes, *, fresh: bool = True, placement: Placement = ()
@@ -217,7 +214,7 @@ def draw(stage: LanguageModel, config: TrainConfig) -> None:
         if parameter.dim() < 2:
             nn.init.ones_(parameter)  # norms
             continue
-        if name.endswith(LENGTH_KEEPING):
+        if name.endswith("attention.first.weight"):  # what it gives is as large as what it gets
             _fill(parameter, _normal(parameter, key) / math.sqrt(parameter.shape[1]), name)
             continue
         into_residual = name.endswith(("attention.out.weight", "down.weight", "experts.down"))

@@ -26,6 +26,10 @@ PRACTICE = 0.1
 """Weight of the maps' own error, a mean over tokens, beside the loss. Adam divides it out; it only
 keeps the norm of the whole gradient that of the loss."""
 
+GAIN = 8.0
+"""A map is so many times its parameter, so that Adam, whose steps have the length of the learning
+rate, moves it so many times faster: it must follow rows that change while the model learns."""
+
 TINY = 1e-12
 
 
@@ -48,7 +52,7 @@ class NarrowMap(nn.Module):
         """Return what is sent for rows: (N, D), or (N, K) where they are narrow."""
         if not self.training:
             return rows_ND
-        weight_KD = shared(self.weight)
+        weight_KD = self._matrix()
         practised_ND: Tensor = _Practise.apply(  # type: ignore[no-untyped-call]
             rows_ND, weight_KD, PRACTICE / self.tokens
         )
@@ -56,7 +60,10 @@ class NarrowMap(nn.Module):
 
     def unpack(self, sent: Tensor) -> Tensor:
         """Return rows (N, D) for what was sent."""
-        return sent @ shared(self.weight) if self.training and self.narrow else sent
+        return sent @ self._matrix() if self.training and self.narrow else sent
+
+    def _matrix(self) -> Tensor:
+        return GAIN * shared(self.weight)
 
 
 def practice_loss(rows_ND: Tensor, weight_KD: Tensor) -> Tensor:

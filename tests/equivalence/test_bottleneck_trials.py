@@ -43,14 +43,15 @@ def test_a_switch_to_narrow_dispatch_and_back_is_confirmed(zygote: Zygote, tmp_p
 
 
 def test_arms_are_trained_in_layouts_that_fit(tmp_path: Path) -> None:
-    """Visits end whole, and are narrow for as long as harmed ones."""
+    """Visits end whole; so does the control, which is harmed where it begins to be narrow."""
     for arms in bottleneck_trials.all_arms(tmp_path).values():
         for arm in arms.values():
             for layout in arm.layouts:
                 check_layout(preset(arm.preset), parse_layout(layout))
     arms = bottleneck_trials.seed_arms(tmp_path, 0)
-    assert arms[VISITS].turns[-1] == (180, 0)
+    assert arms[VISITS].turns[-1] == (160, 0)
     assert len(arms[VISITS].turns) == 6
+    assert arms[CONTROL].turns[-1][1] == 0
     assert [str(at) for at, to in arms[CONTROL].turns if to] == list(arms[CONTROL].meddle)
 
 
