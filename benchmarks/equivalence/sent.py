@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class SentBytes(TorchDispatchMode):
+class SentBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, adds up the bytes of every all-to-all's input in this thread.
 
     Attributes:
@@ -16,7 +16,7 @@ class SentBytes(TorchDispatchMode):
 
     def __init__(self) -> None:
         """Begin at 0."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(
