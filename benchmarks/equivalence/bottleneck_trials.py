@@ -26,9 +26,12 @@ NARROW_FROM = (60, 100, 140)
 """Steps at which a visit of the narrow point begins; each ends `EVERY` steps later. Maps have
 learned for a while before, and the run is whole for 200 steps at its end."""
 
+LEARNING_RATE = 1e-3
+"""High, so that experts matter to the loss within these steps."""
+
 MARGIN_SHARE = 0.005
 """Of the loss: what leaning routers may cost (docs/experts.md). V8's usual margin, half the
-deviation between seeds, is a third of that here, and 8 seeds cannot tell so little."""
+deviation between seeds, is about half of that here; its p is given as well."""
 HELD_TOKENS = 1 << 14
 WHOLE, NARROW = "", "ep_bottleneck=4"
 SENDING = "dp_shard=2,ep=2"
@@ -48,6 +51,7 @@ def seed_arms(folder: Path, seed: int) -> dict[str, Arm]:
         "steps": STEPS,
         "boundary_every": EVERY,
         "seed": seed,
+        "learning_rate": LEARNING_RATE,
         "held_tokens": HELD_TOKENS,
     }
     turns = sorted([(at, 1) for at in NARROW_FROM] + [(at + EVERY, 0) for at in NARROW_FROM])

@@ -7,7 +7,7 @@ carried out in several launches: losses.jsonl, trips.jsonl, ends.jsonl, samples.
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Arm:
         held_tokens: tokens of text that nobody trains on, on which the last state is judged.
         meddle: by step: harm done right after the switch there, behind the session's back.
         at_load: by step: harm done inside the session's load.
+        learning_rate: instead of the preset's; 0 for that.
         count_sent: note the bytes that all ranks give to all-to-alls in each step.
     """
 
@@ -68,6 +69,7 @@ class Arm:
     held_tokens: int = 0
     meddle: dict[str, str] = field(default_factory=dict)
     at_load: dict[str, str] = field(default_factory=dict)
+    learning_rate: float = 0.0
     count_sent: bool = False
 
     @property
@@ -119,7 +121,9 @@ class Rank:
         """Prepare; nothing is built yet."""
         self.arm = arm
         self.rank = int(os.environ["RANK"])
-        self.config: TrainConfig = preset(arm.preset, dtype=arm.dtype, seed=arm.seed)
+        found = preset(arm.preset, dtype=arm.dtype, seed=arm.seed)
+        rate = arm.learning_rate or found.learning_rate
+        self.config: TrainConfig = replace(found, learning_rate=rate)
         self.layouts = [parse_layout(each) for each in arm.layouts]
 
     def build(self, layout: Layout, ranks: Ranks) -> State:

@@ -152,7 +152,6 @@ PRESETS = {
             dim=64, layers=4, heads=4, kv_heads=2, hidden=32, seq_len=16, experts=4, bottleneck=4
         ),
         global_batch=8,
-        learning_rate=1e-3,
         corpus_bytes=1 << 16,
     ),
     "bench": TrainConfig(
