@@ -23,7 +23,7 @@ RESULTS = REPOSITORY / "benchmarks" / "results"
 PAGE, README = REPOSITORY / "docs" / "results.md", REPOSITORY / "README.md"
 VARIANTS = {
     "checkpoint": ("--load",),
-    "equivalence": ("--part job-types",),
+    "equivalence": ("--part job-types", "--part bottleneck"),
     "switch": ("--part bytes", "--part soak"),
 }
 """Benchmarks that measure something else with an option; run with it as well."""

@@ -28,7 +28,7 @@ _SHORT = {
 }
 
 _WORDS = {word: name for name, word in _SHORT.items()}
-_LATER = {"cp_method": "gather", "cp_layers": ""}
+_LATER = {"cp_method": "gather", "cp_layers": "", "ep_bottleneck": 1}
 """Fields that a layout did not have from the first, and what leaves it as it was then."""
 
 _DEGREE = re.compile(rf"({'|'.join(sorted(_WORDS))})([0-9]{{1,8}})\s*")
@@ -58,6 +58,9 @@ class Layout:
         cp_layers: by layer, over how many ranks of a context group its attention is, each a
             divisor of cp: `4 1 1 4`, or `4x8 1x24` for 8 layers over 4 and 24 over 1; "": all over
             cp. Where they are fewer, the ranks deal the samples of a microbatch among them instead.
+        ep_bottleneck: how many times fewer features of a token are sent to its experts, by maps
+            that the model learns; 1: tokens are sent whole. It changes what is computed: a point
+            of another one than the reference's is of class `statistical` at best.
     """
 
     pp: int = 1
@@ -71,10 +74,11 @@ class Layout:
     recompute: bool = False
     cp_method: str = "gather"
     cp_layers: str = ""
+    ep_bottleneck: int = 1
 
     def __post_init__(self) -> None:
         """Refuse degrees that no mesh can have, with the rule and the numbers."""
-        for name in (*AXES, "ep"):
+        for name in (*AXES, "ep", "ep_bottleneck"):
             degree = getattr(self, name)
             if isinstance(degree, bool) or not isinstance(degree, int) or not 1 <= degree <= MOST:
                 raise InputInvalid(
@@ -170,8 +174,8 @@ class Layout:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, for the catalogue and the wire.
 
-        `cp_method` and `cp_layers` only where they are not the usual: readers of before, and
-        digests and journal rows that they made, know no such fields.
+        `cp_method`, `cp_layers` and `ep_bottleneck` only where they are not the usual: readers of
+        before, and digests and journal rows that they made, know no such fields.
         """
         return asdict(self, dict_factory=without_usual)
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.equivalence [--part fp64,fp32,statistical] [--minutes 20] [--json]
     python -m benchmarks.equivalence --part job-types [--minutes 20] [--json]
+    python -m benchmarks.equivalence --part bottleneck [--minutes 20] [--json]
 
 fp64         one job walks every ordered pair of twelve layouts (132 switches, up to 16 ranks)
              and is compared with one rank, beside negative controls that must fail
@@ -9,8 +10,10 @@ fp32         50 random switches beside one rank and the same adding up in anothe
 statistical  20 seeds (MoE 5), 1,000 steps, 30 switches; final losses on 64k tokens
              nobody trained on
 job-types    alone: masked diffusion, experts that see noise levels, zero bubble, context parallel
-             in a ring, by heads and by layer; each with 50 random switches in fp64 and fp32, and
-             with controls that must fail
+             in a ring, by heads and by layer, test-time training, narrow dispatch to experts; each
+             with 50 random switches in fp64 and fp32, and with controls that must fail
+bottleneck   alone: 8 seeds that visit a point with narrow dispatch, beside ones that never do
+             and a control that must fail; bytes sent
 
 State is kept in `--folder`: after `--minutes` (0: never) it stops, and goes on at the next call. A
 figure whose runs are not done yet is not measured. Progress is on stderr. `--fresh` begins anew.
@@ -22,12 +25,12 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.equivalence import job_types, plan
+from benchmarks.equivalence import bottleneck_trials, job_types, plan
 from benchmarks.equivalence.controls import HARM
 from benchmarks.equivalence.job import Arm
 from benchmarks.equivalence.run import (
@@ -53,6 +56,8 @@ RESAMPLES = 2000
 WINDOW = 100
 Rows = list[dict[str, Any]]
 Arms = Mapping[str, Arm]
+AllArms = Callable[[Path], dict[str, Arms]]
+RowsOf = Callable[[Path], tuple[Rows, list[Goal]]]
 
 
 def fp64_rows(arms: Arms, controls: Arms) -> tuple[Rows, list[Goal]]:
@@ -289,10 +294,10 @@ def measure(chosen: argparse.Namespace) -> Report:
     if chosen.fresh:
         shutil.rmtree(folder, ignore_errors=True)
     parts = chosen.part.split(",")
-    if parts == [JOB_TYPES]:
-        todo = [(words, arms) for words, arms in job_types.all_arms(folder).items()]
-        _carry_out(todo, chosen.minutes)
-        rows, goals = job_types.job_type_rows(folder)
+    if len(parts) == 1 and parts[0] in ALONE:
+        all_arms, rows_of = ALONE[parts[0]]
+        _carry_out(list(all_arms(folder).items()), chosen.minutes)
+        rows, goals = rows_of(folder)
         return Report(benchmark="equivalence", rows=tuple(rows), goals=tuple(goals))
     fp64, controls = plan.fp64_arms(folder), plan.control_arms(folder)
     fp32 = plan.fp32_arms(folder)
@@ -344,7 +349,10 @@ def _carry_out(todo: list[tuple[str, Arms]], minutes: float) -> None:
 
 
 PARTS = "fp64,fp32,statistical"
-JOB_TYPES = "job-types"
+ALONE: dict[str, tuple[AllArms, RowsOf]] = {
+    "job-types": (job_types.all_arms, job_types.job_type_rows),
+    "bottleneck": (bottleneck_trials.all_arms, bottleneck_trials.bottleneck_rows),
+}
 
 if __name__ == "__main__":
     sys.exit(run(measure, {"part": PARTS, "minutes": 20.0, "folder": FOLDER, "fresh": False}))

@@ -7,14 +7,15 @@ carried out in several launches: losses.jsonl, trips.jsonl, ends.jsonl, samples.
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.equivalence.controls import HARM, AfterLoad
-from benchmarks.equivalence.job_type_controls import JOB_TYPE_HARM
+from benchmarks.equivalence.job_type_controls import JOB_TYPE_HARM, OTHER_HARM
+from benchmarks.equivalence.sent import SentBytes
 from examples.pretrain.config import TrainConfig, preset
 from examples.pretrain.data import Corpus, standard_library
 from examples.pretrain.options import parse_layout
@@ -50,6 +51,8 @@ class Arm:
         held_tokens: tokens of text that nobody trains on, on which the last state is judged.
         meddle: by step: harm done right after the switch there, behind the session's back.
         at_load: by step: harm done inside the session's load.
+        learning_rate: instead of the preset's; 0 for that.
+        count_sent: note the bytes that all ranks give to all-to-alls in each step.
     """
 
     folder: str
@@ -66,6 +69,8 @@ class Arm:
     held_tokens: int = 0
     meddle: dict[str, str] = field(default_factory=dict)
     at_load: dict[str, str] = field(default_factory=dict)
+    learning_rate: float = 0.0
+    count_sent: bool = False
 
     @property
     def path(self) -> Path:
@@ -116,7 +121,9 @@ class Rank:
         """Prepare; nothing is built yet."""
         self.arm = arm
         self.rank = int(os.environ["RANK"])
-        self.config: TrainConfig = preset(arm.preset, dtype=arm.dtype, seed=arm.seed)
+        found = preset(arm.preset, dtype=arm.dtype, seed=arm.seed)
+        rate = arm.learning_rate or found.learning_rate
+        self.config: TrainConfig = replace(found, learning_rate=rate)
         self.layouts = [parse_layout(each) for each in arm.layouts]
 
     def build(self, layout: Layout, ranks: Ranks) -> State:
@@ -133,7 +140,14 @@ class Rank:
     def step(self, state: State) -> Metrics:
         """One step; what the probe read before it is not counted."""
         state.parts.corpus.read.clear()
-        return train_step(state)
+        if not self.arm.count_sent:
+            return train_step(state)
+        with SentBytes() as sent:
+            metrics = train_step(state)
+        counts = group.gather(sent.count)
+        if self.rank == 0:
+            self._note("sent", {"step": state.position.step + 1, "bytes": sum(counts)})
+        return metrics
 
     def run(self) -> int:
         """Train to the end of the arm, or to where it is paused."""
@@ -170,7 +184,7 @@ class Rank:
 
     def _hurt(self, state: State, how: str) -> None:
         if how:
-            {**HARM, **JOB_TYPE_HARM}[how](state, self.rank)
+            {**HARM, **JOB_TYPE_HARM, **OTHER_HARM}[how](state, self.rank)
 
     def _seen(self, step: int, loss: float, layout: str) -> None:
         if self.rank == 0:

@@ -3,6 +3,7 @@
 Each is a mistake that the type invites, and for none of them does torch raise.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +13,12 @@ from torch import Tensor
 from benchmarks.equivalence.controls import Harm
 from examples.pretrain.model import Block, Where
 from wattmesh.integrations.pytorch.context_parallel.attention import Attention
+from wattmesh.integrations.pytorch.context_parallel.carried import Carried
+from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.context_parallel.resharded import Ordered, Resharded
 from wattmesh.integrations.pytorch.context_parallel.ring import Ring
 from wattmesh.integrations.pytorch.context_parallel.ulysses import Ulysses
+from wattmesh.integrations.pytorch.expert_bottleneck import NarrowMap
 from wattmesh.integrations.pytorch.masked_diffusion import TokenNoise
 from wattmesh.reconfig.state.state import State
 
@@ -58,35 +62,33 @@ def blind_routers(state: State, rank: int) -> None:
 def mask_in_one_piece(state: State, rank: int) -> None:
     """The mask of a ring takes each rank's positions for neighbours, but they are dealt."""
 
-    def wrong(where: Where) -> Attention:
-        right = where.context.attention
+    def wrong(context: Context) -> Context:
+        right = context.attention
         assert isinstance(right, Ring)
-        own, count = len(where.context.positions_S), right.group.size()
+        own, count = len(context.positions_S), right.group.size()
         keys_T = torch.arange(own * count)
         queries_S = keys_T.chunk(count)[right.group.rank()]
-        return replace(right, visible_ST=queries_S[:, None] >= keys_T)
+        ring = replace(right, visible_ST=queries_S[:, None] >= keys_T)
+        return replace(context, attention=ring)
 
-    _attend_otherwise(state, wrong)
+    _otherwise(state, wrong)
 
 
 def leave_as_dealt(state: State, rank: int) -> None:
     """Whole sequences stay in the order of the ranks that held them, under a causal mask."""
 
-    def wrong(where: Where) -> Attention:
-        right = where.context.attention
+    def wrong(context: Context) -> Context:
+        right = context.attention
         assert isinstance(right, Ulysses)
-        return replace(right, positions_T=torch.arange(len(right.positions_T)))
+        ulysses = replace(right, positions_T=torch.arange(len(right.positions_T)))
+        return replace(context, attention=ulysses)
 
-    _attend_otherwise(state, wrong)
+    _otherwise(state, wrong)
 
 
 def narrow_as_dealt(state: State, rank: int) -> None:
     """A layer over one rank takes the parts that it got for a sequence in order."""
-    for module in state.modules:
-        where: Where = module.where  # type: ignore[assignment]
-        wrong = tuple(map(_as_dealt, where.context.by_layer))
-        context = replace(where.context, by_layer=wrong)
-        module.where = replace(where, context=context)  # type: ignore[assignment]
+    _otherwise(state, lambda right: replace(right, by_layer=tuple(map(_as_dealt, right.by_layer))))
 
 
 def _as_dealt(right: Attention) -> Attention:
@@ -96,6 +98,60 @@ def _as_dealt(right: Attention) -> Attention:
     return replace(right, inner=replace(right.inner, positions_T=order))
 
 
+class KeepsState(Carried):
+    """Every rank goes on from its own state, and drops what the one before sends."""
+
+    def receive(self, piece: int, neighbour: int, own: Tensor) -> Tensor:
+        """Take what comes, and forget it."""
+        coming = Carried.receive(self, piece, neighbour, own)
+        return own if neighbour < piece else coming
+
+
+class KeepsGradients(Carried):
+    """No gradient of a state comes back from another rank."""
+
+    def receive(self, piece: int, neighbour: int, own: Tensor) -> Tensor:
+        """Take what comes; a gradient is forgotten."""
+        coming = Carried.receive(self, piece, neighbour, own)
+        return coming if neighbour < piece else own
+
+
+def keep_state(state: State, rank: int) -> None:
+    """States of test-time training stay on their rank."""
+    _otherwise(state, lambda right: replace(right, carried=KeepsState(right.group)))
+
+
+def keep_gradients(state: State, rank: int) -> None:
+    """Their gradients do."""
+    _otherwise(state, lambda right: replace(right, carried=KeepsGradients(right.group)))
+
+
+def send_whole(state: State, rank: int) -> None:
+    """The second rank's maps leave tokens as they are."""
+    if rank == 1:
+        for each in _maps(state):
+            each.narrow = False
+
+
+class Losing(NarrowMap):
+    """A map whose receiver makes nothing of what was sent."""
+
+    def unpack(self, sent: Tensor) -> Tensor:
+        """Return rows of zeros for narrow ones."""
+        return NarrowMap.unpack(self, sent) * (0.0 if self.training and self.narrow else 1.0)
+
+
+def lose_narrow(state: State, rank: int) -> None:
+    """What is sent narrow is lost."""
+    for each in _maps(state):
+        each.__class__ = Losing
+
+
+def _maps(state: State) -> list[NarrowMap]:
+    found = (each for module in state.modules for each in module.modules())
+    return [each for each in found if isinstance(each, NarrowMap)]
+
+
 JOB_TYPE_HARM: dict[str, Harm] = {
     "noise drawn by each rank": draw_by_rank,
     "a microbatch's weight gradients left out": leave_out_weights,
@@ -103,14 +159,24 @@ JOB_TYPE_HARM: dict[str, Harm] = {
     "ring masks as if dealt in one piece": mask_in_one_piece,
     "ulysses leaves positions as dealt": leave_as_dealt,
     "layers of whole sequences leave positions as dealt": narrow_as_dealt,
+    "a state is not carried to the next rank": keep_state,
+    "a state's gradient is not carried back": keep_gradients,
+    "one rank sends tokens whole": send_whole,
 }
 
-SEEN_BY_THE_PROBE = frozenset(JOB_TYPE_HARM) - {"a microbatch's weight gradients left out"}
+LOST = "what is sent narrow is lost"
+OTHER_HARM: dict[str, Harm] = {LOST: lose_narrow}
+"""Harms that no job type is held to."""
+
+SEEN_BY_THE_PROBE = frozenset(JOB_TYPE_HARM) - {
+    "a microbatch's weight gradients left out",
+    "a state's gradient is not carried back",
+    "one rank sends tokens whole",
+}
 """What changes a forward pass: the session itself must take such a switch back."""
 
 
-def _attend_otherwise(state: State, wrong: Any) -> None:
+def _otherwise(state: State, wrong: Callable[[Context], Context]) -> None:
     for module in state.modules:
         where: Where = module.where  # type: ignore[assignment]
-        context = replace(where.context, attention=wrong(where))
-        module.where = replace(where, context=context)  # type: ignore[assignment]
+        module.where = replace(where, context=wrong(where.context))  # type: ignore[assignment]

@@ -37,7 +37,7 @@ class JobType:
 
     Attributes:
         preset: of the example.
-        layouts: the first is one rank.
+        layouts: the first is one rank, which the others are compared with.
         harms: by what is done, the layout that it is done in.
     """
 
@@ -115,6 +115,39 @@ JOB_TYPES = {
         ),
         harms={"layers of whole sequences leave positions as dealt": "cp=2,cp_layers=2 1 1 2"},
     ),
+    "test-time training": JobType(
+        preset="tiny-ttt",
+        layouts=(
+            "",
+            "dp_shard=2",
+            "dp_replicate=2,dp_shard=2",
+            "tp=2",
+            "cp=2",
+            "cp=4,cp_method=ring",
+            "cp=2,tp=2,cp_method=ulysses",
+            "pp=2,schedule=InterleavedZeroBubble",
+            "pp=2,cp=2,schedule=ZBVZeroBubble",
+            "dp_shard=2,cp=2,recompute=true",
+        ),
+        harms={
+            "a state is not carried to the next rank": "cp=2",
+            "a state's gradient is not carried back": "cp=2",
+        },
+    ),
+    "narrow experts": JobType(
+        preset="tiny-narrow",
+        layouts=(
+            "ep_bottleneck=4",
+            "dp_shard=2,ep=2,ep_bottleneck=4",
+            "dp_replicate=2,dp_shard=2,ep=2,ep_bottleneck=4",
+            "tp=2,ep=2,ep_bottleneck=4",
+            "cp=2,ep=2,cp_method=ring,ep_bottleneck=4",
+            "pp=2,schedule=ZBVZeroBubble,ep_bottleneck=4",
+            "pp=2,dp_shard=2,ep=2,recompute=true,ep_bottleneck=4",
+            "dp_shard=2,tp=2,ep=4,ep_bottleneck=4",
+        ),
+        harms={"one rank sends tokens whole": "dp_shard=2,ep_bottleneck=4"},
+    ),
 }
 
 
@@ -132,7 +165,9 @@ def arms_of(folder: Path, name: str, dtype: str) -> dict[str, Arm]:
     states: dict[str, Any] = {"states": f"{where}-states"} if dtype == "fp64" else {}
     keep: dict[str, Any] = {"keep_states": every} if states else {}
     arms = {
-        "one rank": Arm(folder=f"{where}-one-rank", **states, **keep, **common),
+        "one rank": Arm(
+            folder=f"{where}-one-rank", layouts=[job.layouts[0]], **states, **keep, **common
+        ),
         "50 switches": Arm(
             folder=f"{where}-switched",
             layouts=list(job.layouts),
@@ -143,7 +178,7 @@ def arms_of(folder: Path, name: str, dtype: str) -> dict[str, Arm]:
         ),
     }
     if dtype == "fp32":
-        other = ["micro_batch=1"]
+        other = [",".join(filter(None, (job.layouts[0], "micro_batch=1")))]
         arms["another order"] = Arm(folder=f"{where}-order", layouts=other, **common)
     return arms
 
@@ -164,7 +199,7 @@ def control_arms(folder: Path, name: str) -> dict[str, Arm]:
             "dtype": "fp64",
             "steps": HARMED_STEPS,
             "boundary_every": HARM_AT,
-            "layouts": ["", layout],
+            "layouts": [job.layouts[0], layout],
             "turns": [(HARM_AT, 1)],
         }
         where = folder / f"{name.replace(' ', '-')}-control-{number}"

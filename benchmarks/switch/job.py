@@ -47,7 +47,7 @@ class JobOptions:
     out: str
     switches: int
     gc_freeze: bool = False
-    model: dict[str, int] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
     compiled: str = ""
     own_group: bool = False
 

@@ -6,6 +6,7 @@ Run it with `python -m examples.pretrain --help`; `__main__.py` is the file to c
     options.py    its command line
     config.py     model, batch and optimizer numbers; what a layout may not do to them
     model.py      the model: layers, and where in its sequences a rank works
+    ttt.py        a test-time-training layer instead of attention
     experts.py    a mixture of experts instead of one feed-forward
     parallel.py   the model laid out in five dimensions (`wattmesh.integrations.pytorch`)
     memory.py     what a rank of a layout needs, without building it

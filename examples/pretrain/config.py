@@ -25,9 +25,14 @@ class ModelConfig:
         hidden: inner width of the SwiGLU, or of each expert's SwiGLU.
         rope_base: the longest wavelength of the rotary embedding approaches 2 pi * rope_base.
         experts: per layer, of which each token uses `experts_per_token`; 0 makes a dense model.
+        bottleneck: the model has maps that make a token's features so many times fewer between
+            ranks, in layouts with as large an `ep_bottleneck`; 0: none.
         noise_levels: of a masked-diffusion model, whose last token is the mask; it sees all
             positions, and routers see the level. 0 makes a causal model.
         dropout: rate on both branches of every layer, drawn by logical position.
+        ttt_layers: numbers of the layers with test-time training instead of attention, of a causal
+            model.
+        ttt_chunk: tokens whose inner gradients are taken at the same weights.
     """
 
     dim: int
@@ -40,8 +45,11 @@ class ModelConfig:
     rope_base: float = 10_000.0
     experts: int = 0
     experts_per_token: int = 2
+    bottleneck: int = 0
     noise_levels: int = 0
     dropout: float = 0.0
+    ttt_layers: tuple[int, ...] = ()
+    ttt_chunk: int = 4
 
     @property
     def head_dim(self) -> int:
@@ -132,6 +140,20 @@ PRESETS = {
         global_batch=8,
         corpus_bytes=1 << 16,
     ),
+    "tiny-ttt": TrainConfig(
+        model=ModelConfig(
+            dim=32, layers=4, heads=4, kv_heads=2, hidden=64, seq_len=32, ttt_layers=(0, 2)
+        ),
+        global_batch=8,
+        corpus_bytes=1 << 16,
+    ),
+    "tiny-narrow": TrainConfig(
+        model=ModelConfig(
+            dim=64, layers=4, heads=4, kv_heads=2, hidden=32, seq_len=16, experts=4, bottleneck=4
+        ),
+        global_batch=8,
+        corpus_bytes=1 << 16,
+    ),
     "bench": TrainConfig(
         model=ModelConfig(
             dim=128, layers=4, heads=4, kv_heads=2, hidden=128, seq_len=32, experts=4
@@ -160,8 +182,9 @@ PRESETS = {
     ),
 }
 """`demo` has 0.5 M parameters and learns on two CPU cores; the `tiny` ones are for tests, two of
-them masked-diffusion models; `bench` and `bench-gigabyte` (1.5 GB of state) serve to measure
-switches; `llama3-8b` has the shape of Llama 3 8B (Grattafiori et al. 2024, table 3)."""
+them masked-diffusion models, `tiny-ttt` with test-time-training layers, `tiny-narrow` with maps for
+narrow dispatch; `bench` and `bench-gigabyte` (1.5 GB of state) serve to measure switches;
+`llama3-8b` has the shape of Llama 3 8B (Grattafiori et al. 2024, table 3)."""
 
 
 def preset(name: str, *, dtype: str = "fp32", seed: int = 0) -> TrainConfig:
@@ -200,6 +223,7 @@ def check_layout(config: TrainConfig, layout: Layout) -> None:
     if layout.cp > 1:
         _divides("seq_len", model.seq_len, "2 * cp", 2 * layout.cp)
         _check_heads(model, layout)
+    _check_ttt(model, layout)
     _divides("positions per cp rank", model.seq_len // layout.cp, "tp", layout.tp)
     _divides("layers", model.layers, _stages(layout), stage_count(layout))
     _check_experts(model, layout)
@@ -215,8 +239,29 @@ def _check_heads(model: ModelConfig, layout: Layout) -> None:
                 raise InputInvalid(f"pretrain: {layout}: {problem}; use ring or gather")
 
 
+def _check_ttt(model: ModelConfig, layout: Layout) -> None:
+    """Check that no rank holds a part of a chunk, and that states go over all of cp."""
+    if not model.ttt_layers:
+        return
+    pieces = 2 * layout.cp if layout.cp > 1 else 1
+    _divides("seq_len", model.seq_len, "ttt_chunk * pieces", model.ttt_chunk * pieces)
+    degrees = layout.cp_by_layer
+    for number in model.ttt_layers:
+        if number < len(degrees) and degrees[number] != layout.cp:
+            raise InputInvalid(
+                f"pretrain: {layout}: cp_layers = {layout.cp_layers!r:.40} puts layer {number} "
+                f"over {degrees[number]} of cp = {layout.cp} ranks, but a test-time-training layer "
+                "goes over all of them"
+            )
+
+
 def _check_experts(model: ModelConfig, layout: Layout) -> None:
     """Check experts, split by number over ep, then by their two widths over the other ranks."""
+    if layout.ep_bottleneck not in (1, model.bottleneck):
+        raise InputInvalid(
+            f"pretrain: {layout}: ep_bottleneck = {layout.ep_bottleneck} needs maps that make "
+            f"tokens so many times narrower; this model's are for {model.bottleneck or 'none'}"
+        )
     if not model.experts:
         if layout.ep > 1:
             raise InputInvalid(f"pretrain: {layout}: this model has no experts; leave ep at 1")

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from examples.pretrain.config import ModelConfig
+from wattmesh.integrations.pytorch.expert_bottleneck import NarrowMap
 from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel
 from wattmesh.integrations.pytorch.experts.router import EnergyRouter, Routed
 
@@ -52,6 +53,12 @@ class MixtureOfExperts(nn.Module):
         self._make_router(config)
         self.experts = StackedExperts(config)
         self.parallel = ExpertParallel()
+        self.maps: tuple[NarrowMap, ...] = ()
+        if config.bottleneck:
+            features = config.dim // config.bottleneck
+            self.there, self.back = (NarrowMap(config.dim, features) for _ in range(2))
+            self.maps = (self.there, self.back)
+            self.parallel = ExpertParallel(there=self.there, back=self.back)
         counts_X = torch.zeros(config.experts, dtype=torch.int64)
         self.register_buffer("counts_X", counts_X, persistent=False)
 

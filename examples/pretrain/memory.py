@@ -89,22 +89,32 @@ def parameter_count(config: TrainConfig) -> int:
 def stage_tensors(model: ModelConfig, layout: Layout, stage: int, stages: int) -> list[Tensor]:
     """List the parameters of a stage; row-cut matrices are listed by their cut dim first."""
     tp, fsdp = layout.tp, layout.dp_shard * layout.cp
-    heads, kv_heads = model.heads * model.head_dim, model.kv_heads * model.head_dim
     norm = Tensor((model.dim,), 1, fsdp)
-    layer = [norm, norm, Tensor((heads, model.dim), tp, fsdp)]
-    layer += [Tensor((kv_heads, model.dim), tp, fsdp)] * 2
-    layer.append(_row(model.dim, heads, tp, fsdp))
+    rest = [norm, norm]
     if model.experts:
-        layer += _experts(model, layout)
+        rest += _experts(model, layout)
     else:
-        layer += [Tensor((model.hidden, model.dim), tp, fsdp)] * 2
-        layer.append(_row(model.dim, model.hidden, tp, fsdp))
-    found = layer * len(layers_of(stage, stages, model.layers))
+        rest += [Tensor((model.hidden, model.dim), tp, fsdp)] * 2
+        rest.append(_row(model.dim, model.hidden, tp, fsdp))
+    found = []
+    for number in layers_of(stage, stages, model.layers):
+        found += _mixing(model, number, tp, fsdp) + rest
     if stage == 0:
         found.append(Tensor((model.vocab, model.dim), tp, fsdp))
     if stage == stages - 1:
         found += [norm, Tensor((model.vocab, model.dim), tp, fsdp)]
     return found
+
+
+def _mixing(model: ModelConfig, number: int, tp: int, fsdp: int) -> list[Tensor]:
+    """List the parameters of a layer's attention, or of the test-time training in its place."""
+    heads, kv_heads = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    found = [Tensor((heads, model.dim), tp, fsdp), _row(model.dim, heads, tp, fsdp)]
+    if number not in model.ttt_layers:
+        return found + [Tensor((kv_heads, model.dim), tp, fsdp)] * 2
+    found += [Tensor((heads, model.dim), tp, fsdp)] * 2
+    rates, first = Tensor((model.heads, model.dim), tp, fsdp), (heads, model.head_dim)
+    return [*found, rates, Tensor(first, tp, fsdp)]
 
 
 def _row(out: int, inner: int, tp: int, fsdp: int) -> Tensor:
@@ -121,6 +131,8 @@ def _experts(model: ModelConfig, layout: Layout) -> list[Tensor]:
     router = [Tensor((model.experts, model.dim), 1, fsdp)]
     if model.noise_levels:
         router.append(Tensor((model.noise_levels + 1, model.experts), 1, fsdp))
+    if model.bottleneck:
+        router += [Tensor((model.dim // model.bottleneck, model.dim), 1, fsdp)] * 2
     return [*router, wide, wide, down]
 
 
@@ -133,8 +145,13 @@ def _of_rank(config: TrainConfig, layout: Layout, rank: int) -> Memory:
     shards = size * sum(each.shard for each in tensors)
     gathered = size * sum(each.whole for each in tensors) if layout.world_size > 1 else 0
     chunks = in_flight(layout, rank, config.global_batch // layout.data_parallel, config)
-    layers = config.model.layers // stages
-    saved = chunks * layers * layer_activations(config, layout)
+    saved = chunks * max(
+        sum(
+            layer_activations(config, layout, each)
+            for each in layers_of(stage, stages, config.model.layers)
+        )
+        for stage in numbers
+    )
     if stages - 1 in numbers:
         saved += head_activations(config, layout) * min(chunks, layout.pp)
     return Memory(
@@ -172,20 +189,33 @@ def in_flight(layout: Layout, rank: int, share: int, config: TrainConfig) -> int
     return min(peaks[layout.schedule], each * count)
 
 
-def layer_activations(config: TrainConfig, layout: Layout) -> int:
-    """Return the bytes that one layer saves for the backward pass of one microbatch."""
+def layer_activations(config: TrainConfig, layout: Layout, number: int) -> int:
+    """Return the bytes that layer `number` saves for the backward pass of one microbatch."""
     model, size = config.model, DTYPES[config.dtype].itemsize
     tokens = micro_batch(config, layout) * model.seq_len // layout.cp
     stream = tokens * model.dim // layout.tp
     if layout.recompute:
         return size * stream
-    heads, kv_heads = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    # Inputs of both norms; then queries, keys, values, the mix before and after its transpose.
-    attention = 2 * stream + tokens * model.dim + tokens * (3 * heads + 2 * kv_heads) // layout.tp
+    # Inputs of both norms; then what mixes positions needs.
+    attention = 2 * stream + tokens * model.dim + _mixing_activations(config, layout, number)
     if not model.experts:
         return size * (attention + tokens * model.dim + 4 * tokens * model.hidden // layout.tp)
     rows = tokens * model.experts_per_token // layout.tp
     return size * (attention + stream + rows * (3 * model.dim + 4 * model.hidden))
+
+
+def _mixing_activations(config: TrainConfig, layout: Layout, number: int) -> int:
+    """Count the elements that attention, or test-time training, saves behind the norm."""
+    model, samples = config.model, micro_batch(config, layout)
+    heads, kv_heads = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    tokens = samples * model.seq_len // layout.cp
+    if number not in model.ttt_layers:
+        # Queries, keys, values, the mix before and after its transpose.
+        return tokens * (3 * heads + 2 * kv_heads) // layout.tp
+    # Queries, keys, values, the answers; rates twice; the weights that each piece begins with.
+    pieces = 2 if layout.cp > 1 else 1
+    weights = pieces * samples * heads * model.head_dim
+    return (tokens * (4 * heads + 2 * model.heads) + weights) // layout.tp
 
 
 def head_activations(config: TrainConfig, layout: Layout) -> int:

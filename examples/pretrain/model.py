@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from examples.pretrain.config import ModelConfig, TrainConfig
 from examples.pretrain.experts import MixtureOfExperts, make_mixture
+from examples.pretrain.ttt import TttLinear
 from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.dropout import dropout
 from wattmesh.integrations.pytorch.masked_diffusion import TokenNoise
@@ -115,7 +116,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention, then feed-forward or experts, each pre-normed, with a residual."""
+    """One layer: attention or test-time training, then feed-forward or experts, each pre-normed."""
 
     def __init__(self, config: TrainConfig, number: int) -> None:
         """Make layer `number`."""
@@ -123,17 +124,23 @@ class Block(nn.Module):
         model = config.model
         self.seed, self.rate, self.number = config.seed, model.dropout, number
         self.attention_norm = nn.RMSNorm(model.dim, eps=1e-6)
-        self.attention = Attention(model, number)
+        learns = number in model.ttt_layers
+        self.attention = TttLinear(model) if learns else Attention(model, number)
         self.feed_forward_norm = nn.RMSNorm(model.dim, eps=1e-6)
         self.feed_forward = make_mixture(model) if model.experts else FeedForward(model)
         self.noise = noise_of(config)
 
     def forward(self, x_BSD: Tensor, samples_B: Tensor, where: Where) -> Tensor:
         """Apply the layer: (B, S, D) in and out."""
-        mixed_BSD = self.attention(self.attention_norm(x_BSD), where)
+        mixed_BSD = self._mix(self.attention_norm(x_BSD), where)
         x_BSD = x_BSD + self._drop(mixed_BSD, 0, samples_B, where)
         fed_BSD = self._feed(self.feed_forward_norm(x_BSD), samples_B)
         return x_BSD + self._drop(fed_BSD, 1, samples_B, where)
+
+    def _mix(self, x_BSD: Tensor, where: Where) -> Tensor:
+        learns = isinstance(self.attention, TttLinear)
+        mixed_BSD: Tensor = self.attention(x_BSD, where.context if learns else where)
+        return mixed_BSD
 
     def _feed(self, x_BSD: Tensor, samples_B: Tensor) -> Tensor:
         fed_BSD: Tensor

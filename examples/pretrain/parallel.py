@@ -8,6 +8,7 @@ layout begins with the same model; they are not drawn if a checkpoint follows.
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from examples.pretrain.config import DTYPES, TrainConfig, check_layout, micro_batch
 from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import Block, LanguageModel, Where
+from examples.pretrain.ttt import TttLinear
 from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.data_parallel import give_memory, shard_data, sum_gradients
-from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel, split_experts
+from wattmesh.integrations.pytorch.expert_parallel import split_experts
 from wattmesh.integrations.pytorch.experts.router import EnergyRouter
 from wattmesh.integrations.pytorch.loss import token_loss
 from wattmesh.integrations.pytorch.masked_diffusion import diffusion_loss
@@ -32,6 +34,7 @@ from wattmesh.integrations.pytorch.pipeline import (
     stages_of,
 )
 from wattmesh.integrations.pytorch.tensor_parallel import TensorParallel
+from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.state.boxes import box_of
 from wattmesh.reconfig.state.expert_stacks import ExpertStacks
@@ -58,6 +61,7 @@ def lay_out(
     for number in stages_of(layout, meshes.place.pp):
         stage = make_stage(config, number, count, recompute=layout.recompute)
         cut(stage, meshes)
+        narrow_experts(stage, config, layout)
         place_experts(stage, placement, meshes.device)
         stages.append(stage)
     sum_gradients(stages)
@@ -123,6 +127,14 @@ def cut(stage: LanguageModel, meshes: Meshes) -> None:
             shard_data(module, meshes.data)
 
 
+def narrow_experts(stage: LanguageModel, config: TrainConfig, layout: Layout) -> None:
+    """Tell every mixture's maps whether tokens are sent narrow, and what a mean is taken over."""
+    for mixture in (each for each in stage.modules() if isinstance(each, MixtureOfExperts)):
+        for each in mixture.maps:
+            each.narrow = layout.ep_bottleneck > 1
+            each.tokens = config.tokens_per_step
+
+
 def place_experts(stage: LanguageModel, placement: Placement, device: str) -> None:
     """Have every mixture of a stage dispatch to experts that lie as placed."""
     for block in stage.layers.values():
@@ -164,9 +176,12 @@ def _cut_tensors(stage: LanguageModel, meshes: Meshes) -> None:
         assert isinstance(layer, Block)
         parallel.keep_whole(layer.attention_norm, layer.feed_forward_norm)
         mix, feed = layer.attention, layer.feed_forward
-        parallel.cut_block(mix, columns=(mix.query, mix.key, mix.value), row=mix.out)
+        columns = [mix.query, mix.key, mix.value]
+        if isinstance(mix, TttLinear):
+            columns += [mix.rate, mix.first]
+        parallel.cut_block(mix, columns=columns, row=mix.out)
         if isinstance(feed, MixtureOfExperts):
-            parallel.keep_whole(*feed.routing())
+            parallel.keep_whole(*feed.routing(), *feed.maps)
         else:
             parallel.cut_block(feed, columns=(feed.gate, feed.up), row=feed.down)
 
@@ -177,7 +192,7 @@ def _cut_experts(mixture: MixtureOfExperts, meshes: Meshes) -> None:
     if layout.ep > 1:
         assert meshes.experts is not None
         split_experts(mixture.experts, meshes.experts["ep"])
-        mixture.parallel = ExpertParallel(meshes.experts["ep"].get_group())
+        mixture.parallel = replace(mixture.parallel, group=meshes.experts["ep"].get_group())
     if layout.world_size > 1:
         # Along the width, because there may be more ranks than experts.
         shard_data(mixture.experts, meshes.expert_data, dim=1)
@@ -195,12 +210,16 @@ def zero_buffers(stage: nn.Module) -> None:
 def draw(stage: LanguageModel, config: TrainConfig) -> None:
     """Initialize a stage's parameters; projections into the residual get smaller values."""
     for name, parameter in stage.named_parameters():
+        key = f"{config.seed}:{name}"
         if parameter.dim() < 2:
             nn.init.ones_(parameter)  # norms
             continue
+        if name.endswith("attention.first.weight"):  # what it gives is as large as what it gets
+            _fill(parameter, _normal(parameter, key) / math.sqrt(parameter.shape[1]), name)
+            continue
         into_residual = name.endswith(("attention.out.weight", "down.weight", "experts.down"))
         scale = 1 / math.sqrt(2 * config.model.layers) if into_residual else 1.0
-        _fill(parameter, _normal(parameter, f"{config.seed}:{name}") * (0.02 * scale), name)
+        _fill(parameter, _normal(parameter, key) * (0.02 * scale), name)
 
 
 def _normal(parameter: Tensor, key: str) -> Tensor:

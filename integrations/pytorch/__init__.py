@@ -5,6 +5,7 @@
     tensor_parallel.py   tensor parallel with sequence parallel, as a plan per kind of module
     context_parallel/    sequences split over ranks; keys gathered, in a ring, or by heads
     expert_parallel.py   tokens sent to the ranks that hold their experts, and back
+    expert_bottleneck.py  learned maps that make tokens narrow on their way to experts
     collectives.py       collectives with a backward pass
     experts/             routers that lean towards experts whose GPUs cost little
     accelerate.py        scripts that train through Accelerate, built anew for each layout

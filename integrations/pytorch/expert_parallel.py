@@ -5,14 +5,15 @@ does not depend on how many ranks share them.
 
 Experts may lie in any order (`placed_as`). Rows then leave and return in the order of the experts'
 numbers, and an expert computes the same rows in the same order wherever it lies, so that not a bit
-of outputs or gradients depends on the placement.
+of outputs or gradients depends on the placement. (Gradients of maps that `back` learns by are sums
+over the rows of a rank, and follow it by rounding.)
 
 Shape suffixes: N rows (a token once for each of its experts), X experts in all, L experts of this
-rank, R rows received, D model width.
+rank, R rows received, D model width. What is sent for rows may have another width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -33,13 +34,42 @@ class Experts(Protocol):
         ...
 
 
+class Passage(Protocol):
+    """What rows are on their way from one rank to another."""
+
+    def pack(self, rows_ND: Tensor) -> Tensor:
+        """Return what is sent for rows, (N, any width)."""
+        ...
+
+    def unpack(self, sent: Tensor) -> Tensor:
+        """Return rows (N, D) for what was sent."""
+        ...
+
+
+class Unchanged:
+    """Rows are sent as they are."""
+
+    def pack(self, rows_ND: Tensor) -> Tensor:
+        """Return the rows."""
+        return rows_ND
+
+    def unpack(self, sent: Tensor) -> Tensor:
+        """Return the rows."""
+        return sent
+
+
 @dataclass(frozen=True, slots=True)
 class ExpertParallel:
-    """Dispatches rows to experts; without a group, all experts are on this rank."""
+    """Dispatches rows to experts; without a group, all experts are on this rank.
+
+    `there` and `back` are applied to every row, also where none is sent.
+    """
 
     group: ProcessGroup | None = None
     placement_X: Tensor | None = None
     """The expert in each slot; None: slot i holds expert i."""
+    there: Passage = field(default_factory=Unchanged)
+    back: Passage = field(default_factory=Unchanged)
 
     def placed_as(self, placement: Sequence[int], device: torch.device | str) -> "ExpertParallel":
         """Dispatch to experts that lie in this order; () in the order of their numbers."""
@@ -65,18 +95,20 @@ class ExpertParallel:
 
     def _by_slot(self, experts: Experts, rows_ND: Tensor, counts_X: Tensor) -> Tensor:
         """Apply experts to rows sorted by slot."""
+        packed_N = self.there.pack(rows_ND)
         if self.group is None:
-            return experts(rows_ND, counts_X)
+            done_ND = experts(self.there.unpack(packed_N), counts_X)
+            return self.back.unpack(self.back.pack(done_ND))
         ranks = dist.get_world_size(self.group)
         received_X = torch.empty_like(counts_X)
         dist.all_to_all_single(received_X, counts_X, group=self.group)
         sent_RL, got_RL = counts_X.view(ranks, -1), received_X.view(ranks, -1)
         sent, got = sent_RL.sum(1).tolist(), got_RL.sum(1).tolist()
-        got_RD = exchange(rows_ND, sent, got, self.group)
+        got_RD = self.there.unpack(exchange(packed_N, sent, got, self.group))
         order_R = _by_expert(got_RL)
-        done_RD = experts(got_RD[order_R], got_RL.sum(0))
-        back_RD = torch.empty_like(done_RD).index_copy(0, order_R, done_RD)
-        return exchange(back_RD, got, sent, self.group)
+        done_R = self.back.pack(experts(got_RD[order_R], got_RL.sum(0)))
+        back_R = torch.empty_like(done_R).index_copy(0, order_R, done_R)
+        return self.back.unpack(exchange(back_R, got, sent, self.group))
 
 
 def split_experts(module: nn.Module, mesh: DeviceMesh) -> None:

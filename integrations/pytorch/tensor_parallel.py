@@ -66,11 +66,15 @@ class TensorParallel:
         """Shard the output projection by vocabulary; (B, S, D) in, (B, T, V) out on every rank."""
         self._cut(head, CutHead, Shard(0)).group = self.group
 
-    def keep_whole(self, *modules: nn.Linear | nn.RMSNorm | nn.Embedding) -> None:
-        """Make layers that work on single positions compute on this rank's positions only."""
+    def keep_whole(self, *modules: nn.Module) -> None:
+        """Make layers that work on single positions compute on this rank's positions only.
+
+        Args:
+            modules: linear layers, RMS norms, embeddings; others compute with `shared` parameters.
+        """
         for each in modules:
-            kind = next(kind for kind in _WHOLE if isinstance(each, kind.__bases__))
-            self._cut(each, kind, Replicate())
+            kinds = (kind for kind in _WHOLE if isinstance(each, kind.__bases__))
+            self._cut(each, next(kinds, type(each)), Replicate())
 
     def _cut(self, module: nn.Module, kind: type[_M], placement: Placement) -> _M:
         """Keep this rank's shards, and change the module's class to one that computes with them."""
@@ -141,8 +145,8 @@ class WholeLinear(nn.Linear):
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """Apply it: (B, S, D) in, (B, S, features) out."""
-        bias = None if self.bias is None else _shared(self.bias)
-        return functional.linear(x_BSD, _shared(self.weight), bias)
+        bias = None if self.bias is None else shared(self.bias)
+        return functional.linear(x_BSD, shared(self.weight), bias)
 
 
 class WholeNorm(nn.RMSNorm):
@@ -150,7 +154,7 @@ class WholeNorm(nn.RMSNorm):
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """Apply it: (B, S, D) in and out."""
-        return functional.rms_norm(x_BSD, self.normalized_shape, _shared(self.weight), self.eps)
+        return functional.rms_norm(x_BSD, self.normalized_shape, shared(self.weight), self.eps)
 
 
 class WholeEmbedding(nn.Embedding):
@@ -158,7 +162,7 @@ class WholeEmbedding(nn.Embedding):
 
     def forward(self, numbers: Tensor) -> Tensor:
         """Look up: any shape in, one more axis out."""
-        return functional.embedding(numbers, _shared(self.weight))
+        return functional.embedding(numbers, shared(self.weight))
 
 
 _WHOLE: tuple[type[nn.Module], ...] = (WholeLinear, WholeNorm, WholeEmbedding)
@@ -190,7 +194,7 @@ def _local(parameter: Tensor) -> Tensor:
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
-def _shared(parameter: Tensor) -> Tensor:
+def shared(parameter: Tensor) -> Tensor:
     """A whole parameter; its gradient is this rank's summand, which FSDP sums over the group."""
     if not isinstance(parameter, DTensor):
         return parameter

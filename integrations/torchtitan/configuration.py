@@ -34,13 +34,19 @@ def parallelism(layout: Layout, base: ParallelismConfig) -> ParallelismConfig:
 
     Raises:
         InputInvalid: stages are named one by one, which fits one pipeline degree only; or the
-            layout says how ranks of a context group attend, which is torchtitan's own business.
+            layout says how ranks of a context group attend, which is torchtitan's own business, or
+            has a bottleneck.
     """
     if layout.cp > 1 and (layout.cp_method != "gather" or layout.cp_layers):
         told = "cp_layers" if layout.cp_layers else f"cp_method = {layout.cp_method}"
         raise InputInvalid(
             f"torchtitan: the layout {layout} has {told}; torchtitan attends over all of cp in "
             "its own way: leave it out."
+        )
+    if layout.ep_bottleneck > 1:
+        raise InputInvalid(
+            f"torchtitan: the layout {layout} has ep_bottleneck = {layout.ep_bottleneck}; "
+            "torchtitan's models have no maps for that: leave it out."
         )
     if layout.pp > 1 and base.module_fqns_per_model_part is not None:
         raise InputInvalid(

@@ -46,6 +46,21 @@ TIMED_EXPERTS = (
     "pp=2,dp_shard=2,ep=2,schedule=InterleavedZeroBubble",
     "pp=2,cp=2,ep=2,cp_method=ring,schedule=ZBVZeroBubble",
 )
+TEST_TIME = (
+    "",
+    "dp_replicate=2,dp_shard=2",
+    "cp=4",
+    "cp=2,tp=2,recompute=true",
+    "pp=2,cp=2,schedule=ZBVZeroBubble",
+    "pp=2,cp=2,schedule=InterleavedZeroBubble,recompute=true",
+)
+NARROW = (
+    "ep_bottleneck=4",
+    "dp_replicate=2,dp_shard=2,ep=2,ep_bottleneck=4",
+    "cp=2,tp=2,ep=4,ep_bottleneck=4",
+    "pp=2,dp_shard=2,ep=2,recompute=true,ep_bottleneck=4",
+    "pp=2,tp=2,ep=2,schedule=ZBVZeroBubble,ep_bottleneck=4",
+)
 STEPS = 2
 
 
@@ -90,6 +105,23 @@ CASES = (
         layouts=TIMED_EXPERTS,
         harmed=("dp_shard=2,ep=2!routers of one rank see other levels",),
     ),
+    Case(
+        model="tiny-ttt",
+        dtype="fp64",
+        tolerance=1e-12,
+        layouts=TEST_TIME,
+        harmed=(
+            "cp=2!a state is not carried to the next rank",
+            "cp=2!a state's gradient is not carried back",
+        ),
+    ),
+    Case(
+        model="tiny-narrow",
+        dtype="fp64",
+        tolerance=1e-12,
+        layouts=NARROW,
+        harmed=("dp_shard=2,ep_bottleneck=4!one rank sends tokens whole",),
+    ),
     Case(model="tiny", dtype="fp32", tolerance=1e-5, layouts=("", "dp_shard=2,tp=2", "pp=2,cp=2")),
 )
 
@@ -103,7 +135,7 @@ def test_every_layout_trains_the_same_model(zygote: Zygote, tmp_path: Path, case
     """
     layouts = (*case.layouts, *case.harmed)
     found = walk(zygote, tmp_path, layouts, dtype=case.dtype, steps=STEPS, model=case.model)
-    reference = found[""]
+    reference = found[case.layouts[0]]
     harmed = {harm: worst(found.pop(harm), reference) for harm in case.harmed}
     assert all(apart > 1e-6 for apart in harmed.values()), harmed
     assert reference.losses[-1] != reference.losses[0]

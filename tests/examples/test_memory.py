@@ -44,9 +44,9 @@ def saved_bytes(config: TrainConfig) -> int:
     return sum(each.untyped_storage().nbytes() for each in saved.values())
 
 
-@pytest.mark.parametrize("name", ["demo", "bench"])
+@pytest.mark.parametrize("name", ["demo", "bench", "tiny-ttt", "tiny-narrow"])
 def test_activations_are_what_autograd_saves(name: str) -> None:
-    """Dense and with experts, to within a tenth."""
+    """Dense, with experts and with test-time training, to within a tenth."""
     found = saved_bytes(preset(name))
     expected = estimate(preset(name), Layout()).activations
     assert found == pytest.approx(expected, rel=0.1)

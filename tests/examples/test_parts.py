@@ -79,6 +79,23 @@ def _drawn(stage: int, stages: int) -> LanguageModel:
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
+        (
+            Layout(cp=8),
+            "seq_len = 32 is not divisible by ttt_chunk \\* pieces = 64",
+        ),
+        (Layout(cp=2, cp_layers="1x4"), "layer 0 over 1 of cp = 2 ranks, but a test-time"),
+    ],
+)
+def test_a_chunk_of_test_time_training_is_never_cut(layout: Layout, words: str) -> None:
+    """Nor does its state go over a part of the context group; where it fits, it is accepted."""
+    with pytest.raises(InputInvalid, match=words):
+        check_layout(preset("tiny-ttt"), layout)
+    check_layout(preset("tiny-ttt"), Layout(cp=2, cp_layers="2 1 2 1"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
         (Layout(tp=4), "kv_heads = 2 is not divisible by tp = 4"),
         (Layout(pp=3), "layers = 4 is not divisible by pp = 3"),
         (Layout(dp_shard=3), "global_batch = 8 is not divisible by"),
@@ -91,6 +108,7 @@ def _drawn(stage: int, stages: int) -> LanguageModel:
         (Layout(cp=8, cp_method="ulysses"), "4 query heads of a tp rank cannot be dealt"),
         (Layout(cp=2, cp_layers="1 2"), "cp_layers = '1 2' names 2 layers of 4"),
         (Layout(cp=4, cp_layers="1x4", micro_batch=2), "micro_batch = 2 is not divisible by cp /"),
+        (Layout(ep_bottleneck=4), "ep_bottleneck = 4 needs maps .* this model's are for none"),
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused_with_its_numbers(layout: Layout, words: str) -> None:

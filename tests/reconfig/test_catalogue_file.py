@@ -97,6 +97,7 @@ LAYOUTS = st.builds(
     recompute=st.booleans(),
     cp_method=st.sampled_from(CP_METHODS),
     cp_layers=st.sampled_from(["", "1", "1x4 1"]),
+    ep_bottleneck=st.sampled_from([1, 4]),
 )
 SMALL = st.floats(0, 1)
 PROBES = st.builds(

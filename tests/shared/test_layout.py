@@ -63,6 +63,17 @@ def test_what_was_written_of_a_layout_before_it_had_a_method_is_as_it_was() -> N
         assert from_text(stored).points == (each,)
 
 
+def test_a_bottleneck_is_told_only_where_there_is_one() -> None:
+    """And makes another point of a layout: its digest is its own."""
+    narrow = Layout(ep=2, dp_shard=2, ep_bottleneck=4)
+    assert narrow.to_dict()["ep_bottleneck"] == 4
+    assert "ep_bottleneck" not in Layout(ep=2, dp_shard=2).to_dict()
+    assert Layout.from_dict(narrow.to_dict()) == narrow != Layout(ep=2, dp_shard=2)
+    for wrong in (0, True, 2.0, "4"):
+        with pytest.raises(InputInvalid, match="ep_bottleneck = "):
+            Layout.from_dict({"ep_bottleneck": wrong})
+
+
 def test_degrees_of_layers_are_read_and_held_to_cp() -> None:
     """In short or one by one; nothing that cp does not hold, and no list without end."""
     assert Layout(cp=4).cp_by_layer == ()

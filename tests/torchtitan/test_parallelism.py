@@ -97,9 +97,15 @@ def test_a_global_batch_that_would_follow_the_layout_is_refused(batch: int, word
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [({"cp_method": "ring"}, "cp_method = ring"), ({"cp_layers": "1x2"}, "cp_lay")],
+    [
+        ({"cp_method": "ring"}, "cp_method = ring"),
+        ({"cp_layers": "1x2"}, "cp_lay"),
+        ({"ep_bottleneck": 4}, "ep_bottleneck = 4"),
+    ],
 )
-def test_another_way_to_attend_is_refused(how: dict[str, str], words: str) -> None:
+def test_another_way_to_attend_or_to_dispatch_is_refused(
+    how: dict[str, str | int], words: str
+) -> None:
     """Torchtitan would train on in its own, under the layout's name; without cp nothing is read."""
     with pytest.raises(InputInvalid, match=f"has {words}"):
         titan.parallelism(Layout(cp=2, **how), ParallelismConfig())  # type: ignore[arg-type]

@@ -7,6 +7,8 @@
     ring.py       keys and values go round the ranks, one part at a time
     ulysses.py    each rank gets whole sequences of some of the heads, and gives them back
     resharded.py  a layer over fewer ranks than hold a sequence: they deal samples instead
+    carried.py    a layer that is a recurrence: its state goes from rank to rank
 
-The methods compute the same; they differ in what they send and hold (docs/parallelism.md).
+The methods of attention compute the same; they differ in what they send and hold
+(docs/parallelism.md).
 """

@@ -8,7 +8,7 @@ E head width.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.context_parallel.attention import Attention
+from wattmesh.integrations.pytorch.context_parallel.carried import Carried
 from wattmesh.integrations.pytorch.context_parallel.gathered import Gathered
 from wattmesh.integrations.pytorch.context_parallel.positions import head_tail
 from wattmesh.integrations.pytorch.context_parallel.resharded import Ordered, Resharded
@@ -60,12 +61,14 @@ class Context:
         positions_S: this rank's, in its order.
         attention: the method.
         by_layer: of each layer, where they differ; () when all have `attention`.
+        carried: how layers that are recurrences go along the whole sequence, over all its ranks.
     """
 
     group: ProcessGroup | None
     positions_S: Tensor
     attention: Attention
     by_layer: tuple[Attention, ...] = ()
+    carried: Carried = field(default_factory=Carried)
 
     @classmethod
     def deal(
@@ -96,7 +99,8 @@ class Context:
         parts = [head_tail(length, ranks, each).to(device) for each in range(ranks)]
         if group is None:
             return cls(None, parts[rank], WholeSequences(causal))
-        return cls(group, parts[rank], _attention(group, parts, causal, method))
+        attention = _attention(group, parts, causal, method)
+        return cls(group, parts[rank], attention, carried=Carried(group))
 
     def narrowed(
         self,
