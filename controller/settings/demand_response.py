@@ -34,7 +34,7 @@ class TriggerSection(Section):
     pause_hours: int = Field(default=2, ge=0, le=24)
     """Least hours between the end of a cap and the start of the next of this trigger."""
     ahead_hours: int = Field(default=24, ge=1, le=72)
-    """Hours ahead that are looked at. What is announced stays, so far ahead is not better."""
+    """Hours ahead in which caps begin. What is announced stays, so far ahead is not better."""
     hysteresis: float = Field(default=0.1, ge=0, lt=1)
     """How far a cap that is announced may fall below what triggered it before it is taken back, as
     a share: of `above`, and of the day's range of values for `worst_hours`."""

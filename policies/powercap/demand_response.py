@@ -6,7 +6,8 @@ hold. What is unknown of a day counts as its worst, so doubt only leaves fewer h
 that were announced before, or that an operator took back, count among the worst as well.
 
 Invariant: a window that was announced is never moved or lengthened, and one that has begun is never
-touched. One that has not begun is taken back with notice, or because nothing is known of it any
+touched; so one is announced when no hour ahead can lengthen it, or when its notice allows no later
+moment. One that has not begun is taken back with notice, or because nothing is known of it any
 more; hysteresis and a pause keep windows from chattering.
 """
 
@@ -246,20 +247,47 @@ def _chosen(
     near = [
         (start - pause, end + pause) for start, end in (each.held for each in caps) if start < end
     ]
+    room = MOST_AHEAD - ahead
     first, last = now + timedelta(seconds=trigger.notice_s), now + trigger.ahead_hours * HOUR
+    # Hours behind the last that may begin a window may belong to one, or be kept free by it.
+    reach = last + (trigger.longest_hours + trigger.pause_hours) * HOUR
     free = [
         hour
         for hour in days.hours
-        if now < hour and first <= hour < last and not _meets(hour, (*refused, *near))
+        if now < hour and first <= hour < reach and not _meets(hour, (*refused, *near))
     ]
-    bad = [hour for hour in free if days.is_bad(hour)]
+    bad = [hour for hour in free if days.is_bad(hour)] if room > 0 else []
     lowest = min(days.hours.values(), default=0.0)
-    return choose_windows(
+    found = choose_windows(
         {hour: round((days.hours[hour] - lowest) * MILLI) + 1 for hour in bad},
         longest_hours=trigger.longest_hours,
         pause_hours=trigger.pause_hours,
-        most=max(0, MOST_AHEAD - ahead),
+        most=MOST_AHEAD + max(0, room),
     )
+    ready = [
+        (start, until)
+        for start, until in found
+        if start < last and (start < first + HOUR or _is_settled(trigger, days, start, until, now))
+    ]
+    return tuple(ready[: max(0, room)])
+
+
+def _is_settled(
+    trigger: Trigger, days: _Days, start: datetime, until: datetime, now: datetime
+) -> bool:
+    """Say whether no hour ahead that is not known yet may lengthen a window.
+
+    What is announced is never lengthened, and keeps the hours beside it free: a window announced by
+    the first of its hours that comes into view would stay as short as that.
+    """
+    if until - start < trigger.longest_hours * HOUR and until not in days.hours:
+        return False
+    if trigger.worst_hours is None:
+        return True
+    zone = trigger.timezone
+    dates = {each.astimezone(zone).date() for each in (start, until - HOUR)}
+    whole = (hour for day in dates for hour in hours_of_day(day, zone))
+    return all(hour in days.hours for hour in whole if hour > now)
 
 
 def _window(days: _Days, series: SignalSeries, span: Window, cap_w: float) -> CapWindow:

@@ -174,6 +174,33 @@ def test_the_limits_of_a_window(changes: dict[str, Any], expected: list[tuple[in
     assert spans(ask(day(h17=310, h18=300, h19=290, h6=200), **changes)) == expected
 
 
+ABOVE = {"worst_hours": None, "above": 250.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "known_h"),
+    [
+        ({}, lambda _: 72),
+        ({}, lambda now: now + 24),
+        ({}, lambda now: 48 if now < 13 else 72),  # as day-ahead prices are told
+        (ABOVE, lambda now: now + 24),
+        (ABOVE, lambda now: now + 6),
+    ],
+)
+def test_hours_that_come_into_view_one_by_one_are_one_window(
+    changes: dict[str, Any], known_h: Callable[[int], int]
+) -> None:
+    """A window that is never lengthened must not be announced by its first hour alone."""
+    values, caps = day(h17=310, h18=300, h19=290) * 3, list[TriggeredCap]()
+    for now in range(48):
+        told = values[: known_h(now)]
+        found = ask(told, *caps, now=DAY + now * HOUR, ahead_hours=24, **changes)
+        assert not found.withdraw
+        caps += [standing(*each, id=len(caps) + n) for n, each in enumerate(spans(found))]
+    hours = [((each.start - DAY) // HOUR, (each.until - DAY) // HOUR) for each in caps]
+    assert hours[:2] == [(17, 20), (41, 44)]
+
+
 def test_a_day_of_equal_hours_has_no_worst() -> None:
     """Nothing is gained there."""
     assert spans(ask([100.0] * 24)) == []
@@ -197,7 +224,8 @@ def test_negative_and_hostile_values() -> None:
     assert spans(ask(negative, worst_hours=None, above=-20.0)) == [(12, 13)]
     odd = [float("nan"), float("inf"), -float("inf"), *day(h17=300)[3:]]
     assert spans(ask(odd)) == []  # three that are not known are the three worst
-    assert spans(ask(odd, worst_hours=4)) == [(17, 18)]
+    assert spans(ask(odd, worst_hours=4)) == []  # and while they are ahead, others may join it
+    assert spans(ask(odd, worst_hours=4, now=DAY + 2 * HOUR)) == [(17, 18)]
 
 
 # ---- doubt
