@@ -143,7 +143,10 @@ def _series(element: ET.Element, refused: list[str], room: int, *, prices: bool)
 def _period(
     period: ET.Element, value_name: str, repeats: bool, refused: list[str], room: int
 ) -> Iterator[tuple[datetime, datetime, float]]:
-    """Yield the intervals of a period; those left out in an A03 curve repeat the one before."""
+    """Yield the intervals of a period; those left out in an A03 curve repeat the one before.
+
+    A point that came and cannot be read is not one that was left out: it repeats nothing.
+    """
     resolution = _text(period, "resolution")
     step = RESOLUTIONS.get(resolution)
     if step is None:
@@ -153,24 +156,28 @@ def _period(
     count = (end - start) // step
     if not 0 < count <= room:
         raise DocumentError(f"holds {count} points in one period; {MOST_POINTS} are the most")
-    told: dict[int, float] = {}
+    told: dict[int, float | None] = {}
     for point in period:
         if _name(point) == "Point":
             position, value = _text(point, "position"), _text(point, value_name)
+            place = _whole(position) if position else 0
             try:
-                told[int(position)] = _finite(value)
+                told[place] = _finite(value)
             except ValueError:
+                told[place] = None
+            if told[place] is None or not 0 < place <= count:
                 refused.append(f"a point {position[:10]!r} of {value[:20]!r} was left out")
+    # What a point that has no place in the period meant to change is not known.
+    repeats = repeats and all(0 < each <= count for each in told)
     last: float | None = None
     for place in range(1, count + 1):
-        value_of = told.get(place)
-        last = value_of if value_of is not None else (last if repeats else None)
+        last = told.get(place, last if repeats else None)
         if last is not None:
             yield start + (place - 1) * step, start + place * step, last
 
 
 def _whole(text: str) -> int:
-    """Read the number of an auction: 1 for none, 0 for one that is no number."""
+    """Read the number of an auction or a place: 1 for none, 0 for one that is no number."""
     if not text:
         return 1
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

@@ -176,12 +176,15 @@ POSITION = "classificationSequence_AttributeInstanceComponent.position"
         ("A01", {1: "5", 3: "-2.5"}, [5.0, -2.5]),  # left out because it is not known
         ("A03", {2: "0"}, [0.0, 0.0]),
         ("A03", {1: "nan", 2: "1e999", 3: "x"}, []),
+        ("A03", {1: "5", 2: "nan"}, [5.0]),  # came, and says something that nobody can read
+        ("A03", {1: "5", 9: "7"}, [5.0]),  # it may have been meant for any of the others
+        ("A03", {1: "5", "x": "7", 3: "6"}, [5.0, 6.0]),
     ],
 )
 def test_points_that_are_left_out(
-    curve: str, points: dict[int, str], expected: list[float]
+    curve: str, points: dict[int | str, str], expected: list[float]
 ) -> None:
-    """Only a curve of kind A03 repeats; a price of 0 is a price; no number is none."""
+    """Only a curve of kind A03 repeats; a price of 0 is a price; no number is none, nor filled."""
     told = "".join(
         f"<Point><position>{n}</position><price.amount>{value}</price.amount></Point>"
         for n, value in points.items()
