@@ -68,11 +68,14 @@ def read_series(
     if why := _doubt(source, facts, view, now):
         return SignalSeries(name=name, unit=UNIT, doubt=why)
     begin = _day_start(source, now)
-    points = journal.carbon.observed(facts.signal, begin, now)
+    observed = journal.carbon.observed(facts.signal, begin, now)
+    # A stand-in is not observed yet: what was forecast of its interval is as good.
+    points = [each for each in observed if each.quality is not Quality.PROVISIONAL]
     allowed = {Quality.MEASURED, *((Quality.ESTIMATED,) if ESTIMATED in source.allow else ())}
     first = view.slots[0]
-    running = next((each for each in points if each.start <= first.start < each.end), None)
+    running = next((each for each in observed if each.start <= first.start < each.end), None)
     ahead = view.slots[1:] if running and running.quality not in allowed else view.slots
+    stands_in = running is not None and running.quality is Quality.PROVISIONAL
     past = [
         SignalSlot(start=max(begin, each.start), end=each.end, value=each.g_per_kwh)
         for each in points
@@ -80,17 +83,25 @@ def read_series(
     ]
     out = sum(each.quality not in allowed for each in points)
     known_until = max((each.end for each in points), default=begin)
+    foretold_until = first.end if stands_in else first.start
     return SignalSeries(
         name=name,
         unit=UNIT,
         slots=(
             *past,
-            *_foretold(journal, facts, max(begin, known_until), first.start),
+            *_foretold(journal, facts, max(begin, known_until), foretold_until),
             *(SignalSlot(start=each.start, end=each.end, value=each.g_per_kwh) for each in ahead),
         ),
         issued_at=view.issued_at,
-        note=f"{out} intervals of today are estimated and count as not known" if out else "",
+        note=_left_out(out),
     )
+
+
+def _left_out(out: int) -> str:
+    """Say how many intervals of the day count as not known, as a clause; "" for none."""
+    if out == 1:
+        return "1 interval of today is estimated and counts as not known"
+    return f"{out} intervals of today are estimated and count as not known" if out else ""
 
 
 def _prices(journal: Journal, source: DemandSource, now: datetime) -> SignalSeries:

@@ -215,6 +215,18 @@ def test_hours_not_observed_yet_are_filled_by_what_was_forecast_of_them(journal:
     assert [(row.start, row.until) for row in rows(journal)] == [(FIRST, FIRST + 2 * HOUR)]
 
 
+def test_a_stand_in_for_the_running_interval_is_not_an_unknown_hour(journal: Journal) -> None:
+    """A provider whose newest value is always provisional would have no worst hour of a day."""
+    store(journal)
+    running = MIDNIGHT + int((T0 - MIDNIGHT) / HOUR) * HOUR
+    point = intensities(SIGNAL, [100.0], running, quality=Quality.PROVISIONAL, at=T0 + HOUR / 60)
+    journal.carbon.store(point)
+    one = replace(SOURCE, trigger=replace(SOURCE.trigger, worst_hours=1))
+    told = turn(journal, T0 + HOUR / 60, demand=(one,)).demand[0]
+    assert "not known" not in told.sentence
+    assert [row.start for row in rows(journal)][:1] == [FIRST]
+
+
 # ---- beside an operator's caps
 
 
