@@ -84,6 +84,7 @@ def _cap(row: CapRow) -> TriggeredCap:
         id=row.id,
         start=row.start,
         until=row.until,
+        cap_w=row.cap_w,
         ended_at=row.ended_at,
         by_operator=row.ended_by_operator,
     )
@@ -110,16 +111,16 @@ class DemandResponder:
         back = {gone.id: gone.why for each in found for gone in each.withdraw}
         if not rows and not back:
             return False
-        self._journal.caps.respond(rows, back, now=now, epoch=epoch)
+        gone = self._journal.caps.respond(rows, back, now=now, epoch=epoch)
         for row in rows:
-            span = f"from {moment(row.start, now)} until {moment(row.until, now)}"
-            self._remember(f"{watts(row.cap_w)} {span}: {row.reason}", "announced", now)
-        for why in back.values():
-            self._remember(why, "took back a cap that had not begun", now)
+            self._remember("announced", row, row.reason, now)
+        for row in gone:
+            self._remember("took back, before it began,", row, back[row.id], now)
         return True
 
-    def _remember(self, what: str, done: str, now: datetime) -> None:
-        said = f"Demand response {done}: {what}."
+    def _remember(self, done: str, row: CapRow, why: str, now: datetime) -> None:
+        span = f"from {moment(row.start, now)} until {moment(row.until, now)}"
+        said = f"Demand response {done} {watts(row.cap_w)} {span}: {why}."
         log.info("%s", said)
         self._journal.events.add("power_cap", said, now)
 

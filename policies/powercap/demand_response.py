@@ -29,10 +29,13 @@ from wattmesh.policies.powercap.triggers import (
     Withdrawal,
 )
 from wattmesh.policies.reason_text import clause, moment
-from wattmesh.quantities import figures
+from wattmesh.quantities import figures, watts
 
 MOST_AHEAD = 4
 """Windows of one trigger that are announced at a time: every cycle plans each over all boards."""
+
+MOVED = 0.1
+"""A cap that is a share is taken back when the share means so much more or less by now."""
 
 MILLI = 1000
 DAY_HOURS = 26
@@ -64,7 +67,7 @@ def respond(
             trigger.origin, "no GPU's power limit is known, and its cap is a share of their sum"
         )
     days = _Days(trigger, known_hours(series.slots), caps)
-    withdraw = tuple(_withdrawals(trigger, days, caps, now))
+    withdraw = tuple(_withdrawals(trigger, days, caps, now, cap_w))
     gone = {each.id for each in withdraw}
     standing = [each for each in caps if each.stands and each.until > now and each.id not in gone]
     ahead = sum(each.start > now for each in standing)
@@ -205,19 +208,32 @@ def _cap_w(trigger: Trigger, highest_w: float | None) -> float | None:
 
 
 def _withdrawals(
-    trigger: Trigger, days: _Days, caps: Iterable[TriggeredCap], now: datetime
+    trigger: Trigger, days: _Days, caps: Iterable[TriggeredCap], now: datetime, cap_w: float
 ) -> Iterator[Withdrawal]:
-    """Yield the windows that have not begun and whose hours are not bad any more."""
+    """Yield the windows that have not begun and are not what they were announced as any more."""
     for each in caps:
         if not each.stands or each.start <= now:
             continue
         hours = [each.start + number * HOUR for number in range((each.until - each.start) // HOUR)]
         if any(hour not in days.hours for hour in hours):
-            yield Withdrawal(id=each.id, why="not all of its hours are known any more")
+            why = "not all of its hours are known any more"
         elif each.start - now >= timedelta(seconds=trigger.notice_s):
             why = _no_longer_bad(trigger, days, hours)
-            if why:
-                yield Withdrawal(id=each.id, why=why)
+            why = why or _no_longer_share(trigger, each.cap_w, cap_w)
+        else:
+            why = ""
+        if why:
+            yield Withdrawal(id=each.id, why=why)
+
+
+def _no_longer_share(trigger: Trigger, was_w: float | None, cap_w: float) -> str:
+    """Say that a cap is another share of what boards may draw now; "" where it is not.
+
+    Nodes report one after the other: what all may draw was less while only the first had.
+    """
+    if trigger.cap_w is not None or was_w is None or abs(cap_w - was_w) <= MOVED * was_w:
+        return ""
+    return f"{figures(trigger.cap_share or 0.0)} of what all GPUs may draw is {watts(cap_w)} by now"
 
 
 def _no_longer_bad(trigger: Trigger, days: _Days, hours: Sequence[datetime]) -> str:
@@ -243,10 +259,9 @@ def _chosen(
 ) -> tuple[Window, ...]:
     """Choose windows among the bad hours; `ahead` are announced already."""
     pause = trigger.pause_hours * HOUR
-    refused = [(each.start, each.until) for each in caps if each.by_operator]
-    near = [
-        (start - pause, end + pause) for start, end in (each.held for each in caps) if start < end
-    ]
+    # One that an operator took back keeps its pause: no other takes its place.
+    spans = [(each.start, each.until) if each.by_operator else each.held for each in caps]
+    near = [(start - pause, end + pause) for start, end in spans if start < end]
     room = MOST_AHEAD - ahead
     first, last = now + timedelta(seconds=trigger.notice_s), now + trigger.ahead_hours * HOUR
     # Hours behind the last that may begin a window may belong to one, or be kept free by it.
@@ -254,7 +269,7 @@ def _chosen(
     free = [
         hour
         for hour in days.hours
-        if now < hour and first <= hour < reach and not _meets(hour, (*refused, *near))
+        if now < hour and first <= hour < reach and not _meets(hour, near)
     ]
     bad = [hour for hour in free if days.is_bad(hour)] if room > 0 else []
     lowest = min(days.hours.values(), default=0.0)

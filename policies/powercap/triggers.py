@@ -73,7 +73,7 @@ class Trigger:
             of the two is given.
         notice_s: least time from the announcement to the start, and from its withdrawal.
         longest_hours, pause_hours: of a window, and between two of this trigger.
-        ahead_hours: how far ahead hours are looked at.
+        ahead_hours: how far ahead windows begin.
         hysteresis: how far a window may fall below its threshold and stand, in [0, 1): a share of
             `above`, and of the day's range of values.
         timezone: in which days begin.
@@ -114,12 +114,14 @@ class TriggeredCap:
     """A cap that a trigger announced before.
 
     Attributes:
+        cap_w: its watts; None: not known.
         ended_at: when it was ended or taken back; None: it was not. `by_operator`: by a person.
     """
 
     id: int
     start: datetime
     until: datetime
+    cap_w: float | None = None
     ended_at: datetime | None = None
     by_operator: bool = False
 

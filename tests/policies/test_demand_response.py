@@ -201,6 +201,36 @@ def test_hours_that_come_into_view_one_by_one_are_one_window(
     assert hours[:2] == [(17, 20), (41, 44)]
 
 
+@pytest.mark.parametrize(
+    ("was_w", "now_s", "stands"),
+    [(700.0, 0.0, False), (6500.0, 0.0, True), (None, 0.0, True), (700.0, 16.5 * 3600, True)],
+)
+def test_a_share_of_fewer_boards_than_there_are_is_taken_back_with_notice(
+    was_w: float | None, now_s: float, stands: bool
+) -> None:
+    """Announced when one node of ten had reported, it would stop the other nine."""
+    cap = standing(17, 20, cap_w=was_w)
+    asked, told = trigger(cap_w=None, cap_share=0.7), series(day(h17=310, h18=300, h19=290))
+    now = DAY + timedelta(seconds=now_s)
+    found = respond(asked, told, [cap], now, highest_w=10_000.0)
+    assert [each.id for each in found.withdraw] == ([] if stands else [1])
+    assert found.announce == ()
+    gone = replace(cap, ended_at=now)
+    again = respond(asked, told, [gone], DAY, highest_w=10_000.0).announce
+    assert [each.cap_w for each in again] == [7000.0]
+    assert respond(replace(asked, cap_w=7000.0), told, [cap], now, highest_w=1.0).withdraw == ()
+
+
+def test_what_is_left_beside_a_cap_that_an_operator_took_back_takes_no_place_of_it() -> None:
+    """A stretch of dear hours is capped as it would have been, without what was taken back."""
+    dear: dict[str, Any] = {"worst_hours": None, "above": 200.0, "longest_hours": 2}
+    values = day(h10=300, h11=290, h12=280, h13=270, h14=260)
+    (window,) = spans(ask(values, now=DAY + 8 * HOUR, ahead_hours=4, **dear))
+    assert window == (10, 12)
+    veto = standing(10, 12, ended_at=DAY + 8 * HOUR, by_operator=True)
+    assert spans(ask(values, veto, now=DAY + 8 * HOUR, **dear)) == [(14, 15)]
+
+
 def test_a_day_of_equal_hours_has_no_worst() -> None:
     """Nothing is gained there."""
     assert spans(ask([100.0] * 24)) == []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import POWER_CAPS
@@ -128,7 +128,7 @@ class CapStore:
         *,
         now: datetime,
         epoch: int,
-    ) -> None:
+    ) -> tuple[CapRow, ...]:
         """Write down what demand response announces and takes back, all of it or nothing.
 
         Args:
@@ -137,16 +137,25 @@ class CapStore:
             now: the wall clock.
             epoch: of the caller.
 
+        Returns:
+            those that were taken back.
+
         Raises:
             Fenced: another daemon leads by now; nothing was written.
         """
         with self._database.writing() as connection:
             check_epoch(connection, epoch)
-            for id_, why in withdraw.items():
-                by = f"{DEMAND_RESPONSE}: {why}"[:LONGEST_NAME]
-                _mark_ended(connection, [id_], by, now, POWER_CAPS.c.from_at > to_us(now))
+            gone = [
+                each
+                for each in _standing(connection, now, now)
+                if each.id in withdraw and each.start > now
+            ]
+            for each in gone:
+                by = f"{DEMAND_RESPONSE}: {withdraw[each.id]}"[:LONGEST_NAME]
+                _mark_ended(connection, [each.id], by, now)
             for row in announce:
                 _add(connection, row, epoch)
+            return tuple(gone)
 
     def end(
         self,
@@ -281,11 +290,10 @@ def _mark_ended(
     ids: Sequence[int],
     by: str,
     now: datetime,
-    *which: ColumnElement[bool],
 ) -> None:
     """End rows that nobody ended before: who did it first, and so whether a person, stays."""
     if ids:
-        these = (POWER_CAPS.c.id.in_(ids), POWER_CAPS.c.ended_at.is_(None), *which)
+        these = (POWER_CAPS.c.id.in_(ids), POWER_CAPS.c.ended_at.is_(None))
         values = {"ended_at": to_us(now), "ended_by": by}
         connection.execute(update(POWER_CAPS).where(*these).values(**values))
 
