@@ -66,7 +66,11 @@ def cross_check(settings: Settings) -> Iterator[Mistake]:
     if settings.demand_response is not None:
         exogenous = settings.carbon.exogenous if settings.carbon else ()
         response = settings.demand_response
-        yield from response.mistakes(exogenous, carbon=settings.carbon is not None)
+        yield from response.mistakes(
+            exogenous,
+            carbon=settings.carbon is not None,
+            most_days=settings.actuator.obligation_days,
+        )
     if not settings.policy.equivalence:
         yield "policy.equivalence", "[] allows no point at all; allowed: exact, numerical"
     window = PolicySection.model_fields["sla_window_s"].default

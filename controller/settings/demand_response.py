@@ -83,8 +83,23 @@ class DemandResponseSection(Section):
             found.append(_source(CapOrigin.PRICE, self.price, timezone, prices=named))
         return tuple(found)
 
-    def mistakes(self, exogenous: Sequence[ExogenousSection], *, carbon: bool) -> Iterator[Mistake]:
-        """Name every mistake that no single key can show; `carbon`: there is a decision signal."""
+    def mistakes(
+        self, exogenous: Sequence[ExogenousSection], *, carbon: bool, most_days: float
+    ) -> Iterator[Mistake]:
+        """Name every mistake that no single key can show.
+
+        Args:
+            exogenous: the tables that may tell prices.
+            carbon: whether there is a decision signal.
+            most_days: how long nodes keep a cap; a longer one they do not obey at all.
+        """
+        for name, section in (("carbon", self.carbon), ("price", self.price)):
+            if section is not None and section.longest_hours > most_days * 24.0:
+                yield (
+                    f"demand_response.{name}.longest_hours",
+                    f"{section.longest_hours} h is more than actuator.obligation_days "
+                    f"({most_days:g}), and no node would obey; shorten it",
+                )
         if self.price is not None:
             yield from _mistakes("demand_response.price", self.price)
             yield from _price_mistakes(self.price.series, _priced(exogenous))

@@ -65,6 +65,11 @@ def test_it_is_off_by_default_and_days_are_the_sites(tmp_path: Path) -> None:
         ),
         (f'{CARBON}above = 1.0\ncap_w = 1.0\nallow = ["guesses"]', "carbon.allow[0]", "not one of"),
         (f"{PRICE}above = 1.0\ncap_w = 1.0", "price.series", "no table [[carbon.exogenous]] sets"),
+        (
+            f"[actuator]\nobligation_days = 0.1\n{CARBON}above = 1.0\ncap_w = 1.0",
+            "carbon.longest_hours",
+            "4 h is more than actuator.obligation_days (0.1), and no node would obey",
+        ),
         (f"{CARBON}abov = 1.0", "carbon.abov", "did you mean demand_response.carbon.above?"),
     ],
 )
