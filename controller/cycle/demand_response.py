@@ -113,9 +113,9 @@ class DemandResponder:
             return False
         gone = self._journal.caps.respond(rows, back, now=now, epoch=epoch)
         for row in rows:
-            self._remember("announced", row, row.reason, now)
+            self._remember("announced:", row, row.reason, now)
         for row in gone:
-            self._remember("took back, before it began,", row, back[row.id], now)
+            self._remember("took back, before it began:", row, back[row.id], now)
         return True
 
     def _remember(self, done: str, row: CapRow, why: str, now: datetime) -> None:

@@ -312,6 +312,8 @@ def test_turned_off_by_a_reload_it_takes_back_what_has_not_begun(
     announced = turn(journal, **changes)
     assert announced.caps_ahead == ()
     assert rows(journal)[0].ended_by == f"{DEMAND_RESPONSE}: {why}"
+    said = f"took back, before it began: 1.5 kW from 18:00 UTC until 20:00 UTC: {why}."
+    assert any(each.detail.endswith(said) for each in journal.events.list())
     store(journal, (20, 21), at=T0 + timedelta(minutes=1))
     turn(journal, T0 + timedelta(minutes=1))
     begun = turn(journal, MIDNIGHT + 20.5 * HOUR, **changes)
