@@ -41,6 +41,9 @@ NEWEST = 24
 _LEAST_S = 1e-4
 """Times are reported in tenths of milliseconds, so less than one is as good as one."""
 
+_MOST_ERROR = 50.0
+"""As a logarithm: a band that wide is no band, and wider ones are no numbers."""
+
 _ROUNDS, _CLOSE = 12, 1e-3
 _TUKEY = 4.685
 _GB = 1e9
@@ -198,7 +201,7 @@ class SwitchModel:
         middle = math.sqrt(low * high)
         freedom = min(max(1, self.samples - 2), len(_T90))
         error = _T90[freedom - 1] * self.spread * math.sqrt(1.0 + 1.0 / self.samples)
-        band = math.exp(error) * doubt
+        band = math.exp(min(error, _MOST_ERROR)) * doubt
         return PredictedSwitch(
             seconds=bare_s * middle,
             low_s=bare_s * low / band,
@@ -233,7 +236,9 @@ def fit(measured: Sequence[MeasuredSpend]) -> SwitchModel | None:
         return None
     phases = tuple(_phase(name, [each for each, _ in whole]) for name in PHASES)
     errors = [
-        math.log(total / max(_LEAST_S, sum(phase.seconds(each.shape) for phase in phases)))
+        math.log(
+            max(_LEAST_S, total) / max(_LEAST_S, sum(phase.seconds(each.shape) for phase in phases))
+        )
         for each, total in whole
     ]
     more = len(whole) / max(1, len(whole) - 2)

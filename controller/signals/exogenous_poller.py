@@ -27,6 +27,8 @@ HISTORY = timedelta(days=400)
 """How much of the past is asked for: a year holds each season, and features look back further."""
 CHUNK = timedelta(days=28)
 KEPT = HISTORY + timedelta(days=30)
+REFUSED_PAST = timedelta(days=1)
+"""A past that was refused is asked for again after so long, or by the next daemon."""
 
 
 class ExogenousPoller:
@@ -37,6 +39,7 @@ class ExogenousPoller:
         self.series = series_of(name, zone)
         self._provider, self._journal = provider, journal
         self._said: set[str] = set()
+        self._past_from: datetime | None = None
 
     @property
     def cadence_s(self) -> float:
@@ -76,7 +79,7 @@ class ExogenousPoller:
         store = self._journal.exogenous
         fetch, goal = store.last_fetch(self.series), now - HISTORY
         filled = fetch.filled_from if fetch and fetch.filled_from else now
-        if filled <= goal:
+        if filled <= goal or (self._past_from is not None and now < self._past_from):
             return 0
         start = max(goal, filled - CHUNK)
         new = 0
@@ -86,8 +89,10 @@ class ExogenousPoller:
         except NoData:
             pass  # a stretch without data, as days are missing; older ones may be there
         except SourceRefused as error:
-            log.warning("%s: the past is not told: %s", self.series, error)
-            start = goal
+            # For now: keys are suspended for a while, and a proxy may answer for another zone.
+            log.warning("%s: the past is not told, and asked for later: %s", self.series, error)
+            self._past_from = now + REFUSED_PAST
+            return 0
         except SourceUnavailable:
             return 0
         store.filled(self.series, at=now, since=start)

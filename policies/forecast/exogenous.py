@@ -164,8 +164,10 @@ def exogenous_features(panel: Panel, pairs: LeadPairs) -> Array:
     values = panel.values
     days = _day_means(values, panel.start.hour)
     week = np.full_like(values, np.nan)
-    before = [values[WEEK - ago * DAY : len(values) - ago * DAY] for ago in range(1, 8)]
-    week[WEEK:] = np.mean(before, axis=0)
+    week[WEEK:] = np.mean(_week_before(values), axis=0)
+    week_known = np.full_like(values, np.inf)
+    week_known[WEEK:] = np.max(_week_before(panel.known_at), axis=0)
+    days_known = _known_days(panel)
     parts = [
         values[hours],
         values[hours] - values[lag],
@@ -173,9 +175,16 @@ def exogenous_features(panel: Panel, pairs: LeadPairs) -> Array:
         days[hours],
         days[hours] - days[hours - DAY],
     ]
-    known_at = _known_days(panel)[hours]
-    known = np.where(known_at <= pairs.origins[:, None], 0.0, np.nan)
-    return np.concatenate([part + known for part in parts], axis=1)
+    own = np.where(np.isfinite(panel.known_at), days_known, np.inf)[hours]
+    before = [own, panel.known_at[lag], week_known[hours], own, days_known[hours - DAY]]
+    known = [np.maximum(own, each) <= pairs.origins[:, None] for each in before]
+    told = [np.where(seen, part, np.nan) for seen, part in zip(known, parts, strict=True)]
+    return np.concatenate(told, axis=1)
+
+
+def _week_before(told: Array) -> list[Array]:
+    """The seven hours at the same time of day before each hour from `WEEK` on."""
+    return [told[WEEK - ago * DAY : len(told) - ago * DAY] for ago in range(1, 8)]
 
 
 def lagged(pairs: LeadPairs) -> Indices:
@@ -196,9 +205,9 @@ def _day_means(values: Array, clock: int) -> Array:
 
 
 def _known_days(panel: Panel) -> Array:
-    """From when all of each hour's day is known that ever is: its mean is a feature of the hour."""
+    """From when all of each hour's day is known that ever is: its mean is a feature of hours."""
     known_at = panel.known_at
     days = (np.arange(len(known_at)) + panel.start.hour) // DAY
     told = np.full((int(days[-1]) + 1 if len(days) else 0, known_at.shape[1]), -np.inf)
     np.maximum.at(told, days, np.where(np.isfinite(known_at), known_at, -np.inf))
-    return np.where(np.isfinite(known_at), told[days], np.inf)
+    return told[days]

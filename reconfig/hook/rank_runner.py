@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from wattmesh.errors import (
     CallHuman,
+    CheckpointDamaged,
     FixInput,
     InputInvalid,
     Refused,
@@ -227,7 +228,7 @@ class RankRunner:
             self._ask_whether_carried(generation)
         built = time.monotonic()
         with watch.phase(Phase.LOAD, generation=generation.number, step=step):
-            named = self._load(generation) if generation.checkpoint else None
+            named = self._loaded(generation) if generation.checkpoint else None
         loaded = time.monotonic()
         told = reporter if generation.purpose is not Purpose.ROLLBACK else None
         if told:
@@ -336,6 +337,19 @@ class RankRunner:
                 traceback.clear_frames(error.__traceback__)
                 self.tear_down()
                 group.end()
+
+    def _loaded(self, generation: Generation) -> Named:
+        """Load; damage to what this very launch saved ends the launch, not the run.
+
+        Raises:
+            SwitchFailed: it is damaged; the next launch begins from the newest whole checkpoint.
+        """
+        try:
+            return self._load(generation)
+        except CheckpointDamaged as error:
+            if generation.number == 1:
+                raise  # what the launch began from was whole just before
+            raise SwitchFailed(str(error)) from error
 
     def _load(self, generation: Generation) -> Named:
         """Load the generation's checkpoint into the fresh state; returns what was filled."""

@@ -66,6 +66,7 @@ class Fault:
         what: stop | kill | kill_all (every rank of the launch) | raise | hang |
             wrong (a wrong probe) | drift (a changed weight) |
             damage, damage_streams (a changed byte in the newest checkpoint) |
+            damage_plan (the newest checkpoint's memory.json is gone) |
             cut (this host's cable) | shift (another step's data) | stale (an older position) |
             late (an older schedule) |
             rate (a schedule that sets the learning rate on loading, to 100 times what it was)
@@ -395,7 +396,7 @@ class TinyJob:
         elif fault.what == "hang":
             time.sleep(3600)
         elif fault.what.startswith("damage"):
-            self._damage(streams=fault.what == "damage_streams")
+            self._damage(fault.what)
         elif fault.what == "cut":
             hosts.cut_cable()
         else:
@@ -421,15 +422,21 @@ class TinyJob:
         settle(folder, staging, *about, **named, fence=fenced)
         self.hurt("behind_named")
 
-    def _damage(self, *, streams: bool) -> None:
-        """Change a byte of the newest checkpoint: the first tensor's first, or the last of all."""
+    def _damage(self, what: str) -> None:
+        """Change a byte of the newest checkpoint: the first tensor's first, or the last of all.
+
+        Or delete the plan that says where its data files are in memory.
+        """
         folder = Path(self.options.folder)
         newest = max([*folder.glob(".step-*.staging")] or folder.glob("step-*"))
+        if what == "damage_plan":
+            (newest / MEMORY).unlink()
+            return
         path, begin, size = _last_data_file(newest)
         with path.open("r+b") as file:
             file.seek(begin)
             header = int.from_bytes(file.read(8), "little")
-            at = begin + (size - 1 if streams else 8 + header)
+            at = begin + (size - 1 if what == "damage_streams" else 8 + header)
             file.seek(at)
             byte = file.read(1)
             file.seek(at)

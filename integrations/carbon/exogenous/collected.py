@@ -58,11 +58,17 @@ class Collected:
         """Give the hours.
 
         Args:
-            issued_at: from when all values were known, or by the start of each hour.
+            issued_at: from when all values were known, or by the start of each hour; an hour that
+                is not in it was not asked for.
         """
         sums: dict[ExogenousKind, list[dict[datetime, float]]] = {}
         for (kind, _), parts in sorted(self._parts.items()):
-            sums.setdefault(kind, []).append(_hours(parts))
+            hours = _hours(parts)
+            if not isinstance(issued_at, datetime):
+                for start in sorted(hours.keys() - issued_at.keys()):
+                    self.refuse(f"{start:%Y-%m-%dT%H:%MZ} was not asked for; left out")
+                    del hours[start]
+            sums.setdefault(kind, []).append(hours)
         points = [
             ExogenousPoint(
                 provider=self.provider,

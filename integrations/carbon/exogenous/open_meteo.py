@@ -30,6 +30,8 @@ DELAY = timedelta(hours=6)
 MOST_PLACES = 50
 FAR_DEGREES = 1.0
 """A grid cell lies nearer to what was asked for."""
+LAST_S = 2**32
+"""Seconds since 1970, in the year 2106."""
 HTTP_BAD_REQUEST = 400
 KELVIN = 273.15
 
@@ -191,12 +193,12 @@ def _values(
         Transient: it has another form. ZoneMismatch: it is for another place.
     """
     try:
-        off = max(abs(one["latitude"] - place.latitude), abs(one["longitude"] - place.longitude))
+        off = (abs(one["latitude"] - place.latitude), abs(one["longitude"] - place.longitude))
         units, hourly = dict(one["hourly_units"]), dict(one["hourly"])
-        starts = [datetime.fromtimestamp(int(each), UTC) for each in hourly["time"]]
+        starts = [_moment(each) for each in hourly["time"]]
     except (LookupError, TypeError, ValueError, OverflowError, OSError) as error:
         raise Transient(f"Open-Meteo's answer has another form: {error!r}") from error
-    if off > FAR_DEGREES:
+    if not all(each <= FAR_DEGREES for each in off):  # NaN is no place either
         raise ZoneMismatch(
             f"Open-Meteo answered for {one['latitude']}, {one['longitude']}, asked for "
             f"{place.latitude}, {place.longitude}; nothing was used"
@@ -210,11 +212,30 @@ def _values(
             continue
         shift = HOUR if variable.before else timedelta()
         found += [
-            (kind, start - shift, value + variable.plus)
+            (kind, start - shift, _number(value) + variable.plus)
             for start, value in zip(starts, row, strict=False)
             if isinstance(value, int | float) and not isinstance(value, bool)
         ]
     return found
+
+
+def _moment(seconds: Any) -> datetime:
+    """Decode a time.
+
+    Raises:
+        ValueError: no forecast is of it, and further hours may not be dates at all.
+    """
+    if not 0 <= seconds < LAST_S:
+        raise ValueError(f"the time {str(seconds)[:20]}")
+    return datetime.fromtimestamp(int(seconds), UTC)
+
+
+def _number(value: float) -> float:
+    """Give JSON's number; an integer beyond all floats is as refused as infinity is."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _classify(answer: ErrorAnswer) -> ErrorClass | None:

@@ -1,7 +1,10 @@
 """Exogenous series over real HTTP: hours with their issue time, and what each fault becomes."""
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -251,6 +254,73 @@ def test_each_fault_of_open_meteo_has_one_sentence(
         open_meteo(grid).forecast(now=NOW)
     grid.mend()
     assert open_meteo(grid).forecast(now=NOW).points
+
+
+class Elsewhen(JsonHttp):
+    """A proxy that answers every question with the documents of other days."""
+
+    def get(self, path: str, *, query: Mapping[str, str], **how: Any) -> Any:
+        """Ask for nine days before."""
+        moved = dict(query)
+        for name, form in _FORMS.items():
+            if name in moved:
+                asked = datetime.strptime(moved[name], form).replace(tzinfo=UTC)
+                moved[name] = f"{asked - 9 * DAY:{form}}"
+        return super().get(path, query=moved, **how)
+
+
+_FORMS = {
+    "periodStart": "%Y%m%d%H%M",
+    "periodEnd": "%Y%m%d%H%M",
+    "start_date": "%Y-%m-%d",
+    "end_date": "%Y-%m-%d",
+}
+
+
+def test_a_document_of_other_days_is_left_out_with_a_reason(grid: GridServer) -> None:
+    """Nothing says from when its hours were known."""
+    asked_from, asked_to = NOW - 5 * DAY, NOW - 3 * DAY
+    stale = [Elsewhen(grid.base(each), patience=PATIENT) for each in ("entsoe", "open_meteo")]
+    place = Place(latitude=54.0, longitude=9.0)
+    sources: tuple[ExogenousProvider, ...] = (
+        Entsoe(zone="DE", token=TOKEN, http=stale[0]),
+        OpenMeteo(zone="DE", places=(place,), http=stale[1], past_http=stale[1]),
+    )
+    for source in sources:
+        told = source.past_forecasts(asked_from, asked_to, now=NOW)
+        assert told.points == ()
+        assert re.match("2026-11-0[56]T.* was not asked for", told.refused[0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "words"),
+    [
+        ({"time": [253402297200]}, Transient, "another form"),
+        ({"time": [-62135596800]}, Transient, "another form"),
+        ({"latitude": math.nan}, ZoneMismatch, "nan"),
+        ({"temperature_2m": [10**400]}, None, "no number"),
+    ],
+)
+def test_numbers_of_open_meteo_that_cannot_be_are_refused(
+    grid: GridServer, changed: Mapping[str, Any], error: type[WattmeshError] | None, words: str
+) -> None:
+    """A time beyond all calendars, no place, and an integer beyond all floats."""
+
+    class Odd(JsonHttp):
+        def get(self, path: str, **how: Any) -> Any:
+            told = super().get(path, **how)
+            for name, value in changed.items():
+                told[name] = value
+                told["hourly"][name] = value
+            return told
+
+    place = Place(latitude=54.0, longitude=9.0)
+    source = OpenMeteo(zone="DE", places=(place,), http=Odd(grid.base("open_meteo")))
+    if error is None:
+        assert any(words in why for why in source.forecast(now=NOW).refused)
+        return
+    with pytest.raises(error, match=words):
+        source.forecast(now=NOW)
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,14 @@ from wattmesh.controller.signals.exogenous_poller import ExogenousPoller
 from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.signals.lines import forecast_view
 from wattmesh.controller.signals.weather import Weather, WeatherProcess
-from wattmesh.errors import SourceUnavailable
+from wattmesh.errors import AuthFailed, SourceUnavailable
 from wattmesh.integrations.carbon.exogenous.entsoe import Entsoe
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.grid_server.entsoe import megawatts
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.policies.decision import Rung
 from wattmesh.telemetry.carbon import Series, Signal
-from wattmesh.telemetry.exogenous import ExogenousKind
+from wattmesh.telemetry.exogenous import ExogenousBatch, ExogenousKind
 
 EVENING = datetime(2026, 11, 20, 19, 10, tzinfo=UTC)
 """Ten past eight in Brussels: tomorrow's forecasts are out."""
@@ -205,6 +205,35 @@ def test_what_was_not_there_at_the_last_poll_was_not_known_then(
     rows = sqlite_journal.exogenous.between(NAME, reach, EVENING + 2 * DAY)
     assert len(rows) > 24
     assert {row.known_at for row in rows} == {EVENING}
+
+
+def test_a_past_that_was_refused_once_is_asked_for_a_day_later(tmp_path: Path) -> None:
+    """Nor every hour: it may be refused for good; what is ahead is asked for all the while."""
+    clock = Clock()
+    with (
+        closing(fresh_file(tmp_path / "journal.db")) as journal,
+        GridServer(clock=clock, keys=frozenset()).serving() as grid,
+    ):
+        site = Site(journal, grid, clock)
+        whole, past = site.poller.provider.past_forecasts, (EVENING - 9 * DAY, EVENING - 8 * DAY)
+        asked: list[datetime] = []
+
+        def refusing(start: datetime, end: datetime, *, now: datetime) -> ExogenousBatch:
+            asked.append(now)
+            if end <= now < EVENING + DAY:
+                raise AuthFailed("the key is suspended for a while")
+            return whole(start, end, now=now)
+
+        site.poller.provider.past_forecasts = refusing  # type: ignore[method-assign]
+        for hours in (0, 1, 23):
+            clock.now = EVENING + hours * HOUR
+            assert site.poller.poll(clock.now).failure is None
+            assert not journal.exogenous.between(NAME, *past)
+        assert len(asked) == 3 + 1
+        clock.now = EVENING + DAY
+        site.poller.poll(clock.now)
+        assert journal.exogenous.between(NAME, *past)
+        site.process.stop()
 
 
 def test_another_resolution_tells_the_same_hours(site: Site) -> None:

@@ -4,8 +4,10 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,8 +153,9 @@ def test_every_box_is_copied_as_the_files_would_give_it(
             MappedReader(index, opened, mapped).read_into(row, box, outs[0])
             Reader(index, opened).read_into(row, box, outs[1])
             assert outs[0].tobytes() == outs[1].tobytes()
-    with pytest.raises(CheckpointDamaged, match="were expected"):
-        mapped.part(name, 1, files[name].size)
+    for offset in (1, -1):
+        with pytest.raises(CheckpointDamaged, match="were expected"):
+            mapped.part(name, offset, files[name].size)
 
 
 def built(seed: int) -> State:
@@ -230,6 +233,57 @@ def test_memory_that_cannot_be_had_is_a_sentence() -> None:
     assert memory.reserve(PAGE * 5)
     assert memory.refused == ""
     assert np.count_nonzero(memory.area.reserve(PAGE * 5)) == 0
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("gather", lambda own: [own, ["9 MB cannot be had", {}]]),
+        ("agree_on_problem", lambda _: "9 MB cannot be had"),
+    ],
+    ids=["has no memory", "cannot map"],
+)
+def test_what_another_rank_lacks_is_lacked_by_all(
+    monkeypatch: pytest.MonkeyPatch, name: str, told: Callable[[Any], Any]
+) -> None:
+    """No rank keeps an area that nobody will read; all say the one reason."""
+    memory = HostMemory()
+    monkeypatch.setattr(staged.group, name, told)
+    assert not memory.reserve(PAGE)
+    assert (memory.refused, memory.area.nbytes) == ("9 MB cannot be had", 0)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_what_is_read_back_comes_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every block is synced and then let go of by the page cache, which else would answer."""
+    folder, memory = RunFolder(tmp_path), HostMemory()
+    path = saved(folder, built(1), memory)
+    files, called = memory.files(path), list[tuple[str, int]]()
+    sync, advise = os.fdatasync, os.posix_fadvise
+
+    def synced(fd: int) -> None:
+        called.append(("sync", os.fstat(fd).st_size))
+        sync(fd)
+
+    def advised(fd: int, at: int, nbytes: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_DONTNEED
+        called.append(("let go", min(at + nbytes, os.fstat(fd).st_size)))
+        advise(fd, at, nbytes, advice)
+
+    monkeypatch.setattr(os, "fdatasync", synced)
+    monkeypatch.setattr(os, "posix_fadvise", advised)
+    monkeypatch.setattr(staged, "WRITE", PAGE)
+    assert files is not None
+    staged.make_durable(path, files)
+    ends = [end for _, data in files.items() for end in _block_ends(len(data))]
+    assert called == [each for end in ends for each in (("sync", end), ("let go", end))]
+
+
+def _block_ends(nbytes: int) -> list[int]:
+    return [min(at + PAGE, nbytes) for at in range(0, nbytes, PAGE)]
 
 
 @pytest.mark.usefixtures("one_rank")

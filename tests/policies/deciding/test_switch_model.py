@@ -147,6 +147,21 @@ def test_fewer_whole_switches_than_three_predict_nothing() -> None:
     assert forecast(LAYOUTS, (), ()) is None
 
 
+@pytest.mark.parametrize("told", [(1e-300,) * 3, (1e30, 1.0, 1e6), (5e-324, 1e30, 1e30)])
+def test_a_history_that_no_machine_can_have_is_no_error(told: tuple[float, ...]) -> None:
+    """Of numbers that a journal or a catalogue lets in."""
+    odd = [
+        replace(each, groups_s=0.0, agree_s=0.0, first_s=0.0, **dict.fromkeys(PARTS, took))
+        for each, took in zip(OWN[::2], told, strict=False)
+    ]
+    found = learned(*odd).between("A", "C")
+    assert found is not None
+    assert 0 < found.low_s <= found.seconds <= found.high_s < math.inf
+
+
+PARTS = ("save_s", "teardown_s", "build_s", "load_s", "verify_s")
+
+
 def test_switches_of_points_that_are_not_known_teach_nothing() -> None:
     """A catalogue was changed since."""
     gone = tuple(replace(each, target="gone") for each in OWN)

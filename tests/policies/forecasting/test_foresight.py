@@ -10,7 +10,13 @@ from tests.policies.forecasting.windy import DAY, intensity, panel, wind_mw
 from tests.policies.forecasting.worlds import START
 from wattmesh.policies.forecast.anchored import anchored_profile
 from wattmesh.policies.forecast.carried_on import NEAR, carried_on
-from wattmesh.policies.forecast.exogenous import FARTHEST, Array, Panel
+from wattmesh.policies.forecast.exogenous import (
+    FARTHEST,
+    Array,
+    LeadPairs,
+    Panel,
+    exogenous_features,
+)
 from wattmesh.policies.forecast.foresight import Foresight, learn
 from wattmesh.policies.forecast.learned import learn as learn_past
 from wattmesh.policies.forecast.predict import predict
@@ -71,6 +77,21 @@ def test_nothing_that_was_not_known_is_read(lessons: Foresight, hour: int) -> No
     # At 18:00 the whole of the next day is out, before that only the running day.
     known = np.isfinite(same[0]).sum()
     assert known == (FARTHEST if hour == 18 else 30 - (hour - 18) if hour > 18 else DAY - hour)
+
+
+def test_a_feature_reads_nothing_that_came_late() -> None:
+    """Not of the day or the week before either, where those were told after the hour's own day."""
+    chance = np.random.default_rng(7)
+    hours = np.repeat(np.arange(20 * DAY, 60 * DAY, 7), 3)
+    pairs = LeadPairs(origins=hours + 1 - np.tile([1, 13, 29], len(hours) // 3), hours=hours)
+    late = chance.choice([0.0, 90.0], size=PANEL.known_at.shape, p=[0.9, 0.1])
+    seen = replace(PANEL, known_at=PANEL.known_at + late)
+    told = exogenous_features(seen, pairs)
+    for place in range(0, len(hours), 11):
+        unknown = seen.known_at > pairs.origins[place]
+        other = replace(seen, values=np.where(unknown, 1e6, seen.values))
+        one = LeadPairs(origins=pairs.origins[[place]], hours=hours[[place]])
+        np.testing.assert_array_equal(exogenous_features(other, one)[0], told[place])
 
 
 def test_a_forecast_that_leaks_is_caught(lessons: Foresight) -> None:
