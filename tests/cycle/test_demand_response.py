@@ -217,12 +217,15 @@ def test_hours_not_observed_yet_are_filled_by_what_was_forecast_of_them(journal:
 
 def test_a_stand_in_for_the_running_interval_is_not_an_unknown_hour(journal: Journal) -> None:
     """A provider whose newest value is always provisional would have no worst hour of a day."""
-    store(journal)
-    running = MIDNIGHT + int((T0 - MIDNIGHT) / HOUR) * HOUR
-    point = intensities(SIGNAL, [100.0], running, quality=Quality.PROVISIONAL, at=T0 + HOUR / 60)
-    journal.carbon.store(point)
+    values = [300.0 if hour in (18, 19) else 100.0 + hour / 10 for hour in range(48)]
+    over, at = int((T0 - MIDNIGHT) / HOUR), T0 + HOUR / 60
+    running = MIDNIGHT + over * HOUR
+    ahead = intensities(SIGNAL, values[over:], running, quality=Quality.FORECAST, at=T0)
+    now = intensities(SIGNAL, [100.0], running, quality=Quality.PROVISIONAL, at=at)
+    journal.carbon.store([*intensities(SIGNAL, values[:over], MIDNIGHT, at=T0), *now, *ahead])
+    journal.carbon.fetched(SIGNAL, at, ok=True)
     one = replace(SOURCE, trigger=replace(SOURCE.trigger, worst_hours=1))
-    told = turn(journal, T0 + HOUR / 60, demand=(one,)).demand[0]
+    told = turn(journal, at, demand=(one,)).demand[0]
     assert "not known" not in told.sentence
     assert [row.start for row in rows(journal)][:1] == [FIRST]
 
@@ -317,7 +320,10 @@ def test_turned_off_by_a_reload_it_takes_back_what_has_not_begun(
     store(journal, (20, 21), at=T0 + timedelta(minutes=1))
     turn(journal, T0 + timedelta(minutes=1))
     begun = turn(journal, MIDNIGHT + 20.5 * HOUR, **changes)
-    assert cap_of(begun).row.start == MIDNIGHT + 20 * HOUR
+    row = cap_of(begun).row
+    assert row.start == MIDNIGHT + 20 * HOUR
+    epoch = journal.leadership.acquire("test", 60.0) or 0
+    assert journal.caps.respond((), {row.id: "x"}, now=row.start, epoch=epoch) == ()
     assert rows(journal)[-1].ended_at is None
 
 

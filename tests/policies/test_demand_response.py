@@ -221,6 +221,32 @@ def test_a_share_of_fewer_boards_than_there_are_is_taken_back_with_notice(
     assert respond(replace(asked, cap_w=7000.0), told, [cap], now, highest_w=1.0).withdraw == ()
 
 
+def test_what_cannot_wait_for_its_notice_does_not() -> None:
+    """The series ends within the stretch: its hours are announced as far as they are known."""
+    known = day(h17=300)[:18]
+    assert spans(ask(known, now=DAY + 15 * HOUR, **ABOVE)) == []
+    assert spans(ask(known, now=DAY + 15.5 * HOUR, **ABOVE)) == [(17, 18)]
+
+
+def test_one_that_has_begun_is_never_taken_back_and_four_are_announced_at_most() -> None:
+    """Not even when nothing is known of its hours; those that stand count among the four."""
+    begun = standing(2, 4)
+    found = ask([None] * 24, begun, now=DAY + 3 * HOUR, notice_s=0.0)
+    assert found.withdraw == ()
+    spiky: dict[str, Any] = {"worst_hours": None, "above": 200.0}
+    values = day(h2=300, h5=300, h8=300, h11=300, h14=300, h17=300)
+    assert len(spans(ask(values, **spiky))) == 4
+    assert spans(ask(values, standing(2, 3), standing(5, 6, id=2), **spiky)) == [(8, 9), (11, 12)]
+
+
+def test_hysteresis_of_a_price_below_zero_lies_below_it() -> None:
+    """A tenth of 20 below -20 is -22."""
+    dear: dict[str, Any] = {"worst_hours": None, "above": -20.0}
+    for value, gone in ((-21.0, False), (-23.0, True)):
+        found = ask([-50.0] * 12 + [value] + [-50.0] * 11, standing(12, 13), **dear)
+        assert bool(found.withdraw) is gone
+
+
 def test_what_is_left_beside_a_cap_that_an_operator_took_back_takes_no_place_of_it() -> None:
     """A stretch of dear hours is capped as it would have been, without what was taken back."""
     dear: dict[str, Any] = {"worst_hours": None, "above": 200.0, "longest_hours": 2}
@@ -254,6 +280,7 @@ def test_negative_and_hostile_values() -> None:
     assert spans(ask(negative, worst_hours=None, above=-20.0)) == [(12, 13)]
     odd = [float("nan"), float("inf"), -float("inf"), *day(h17=300)[3:]]
     assert spans(ask(odd)) == []  # three that are not known are the three worst
+    assert spans(ask(odd, now=DAY + 3 * HOUR)) == []
     assert spans(ask(odd, worst_hours=4)) == []  # and while they are ahead, others may join it
     assert spans(ask(odd, worst_hours=4, now=DAY + 2 * HOUR)) == [(17, 18)]
 
