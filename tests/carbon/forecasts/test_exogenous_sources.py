@@ -19,6 +19,7 @@ from wattmesh.errors import (
     WattmeshError,
     ZoneMismatch,
 )
+from wattmesh.integrations.carbon.exogenous.collected import Collected
 from wattmesh.integrations.carbon.exogenous.entsoe import Entsoe
 from wattmesh.integrations.carbon.exogenous.open_meteo import OpenMeteo, Place
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer, ServedProvider
@@ -97,6 +98,25 @@ def test_a_day_is_known_from_18_00_in_brussels_of_the_day_before(grid: GridServe
     assert max(tomorrow) == datetime(2026, 11, 21, 22, tzinfo=UTC)
     with pytest.raises(NoData, match="no day-ahead forecast of DE"):
         entsoe(grid).past_forecasts(NOW + 3 * DAY, NOW + 4 * DAY, now=NOW)
+
+
+def test_what_was_fetched_before_18_00_was_known_then(grid: GridServer) -> None:
+    """Operators may be early; nothing counts as issued after it was fetched."""
+    early = NOW - 3 * HOUR
+    told = entsoe(grid).past_forecasts(NOW + 6 * HOUR, NOW + 9 * HOUR, now=early)
+    assert {point.issued_at for point in told.points if point.start > NOW + 5 * HOUR} == {early}
+
+
+def test_an_hour_of_three_quarters_is_no_hour() -> None:
+    """Its mean is not known, and neither is that of one which is told twice in part."""
+    told = Collected(provider="p", zone="z", now=NOW)
+    quarter, start = timedelta(minutes=15), NOW.replace(minute=0)
+    for number in (0, 1, 3, 4, 5, 6, 7):
+        at = start + number * quarter
+        told.add(ExogenousKind.WIND, at, at + quarter, 8.0 * number)
+    assert of(told.batch(NOW), ExogenousKind.WIND) == {start + HOUR: 44.0}
+    told.add(ExogenousKind.WIND, start + 65 * quarter / 15, start + 6 * quarter, 1.0)
+    assert of(told.batch(NOW), ExogenousKind.WIND) == {}
 
 
 @pytest.mark.parametrize(
