@@ -89,6 +89,7 @@ def test_nothing_is_known_before_it_was_told(grid: GridServer, late: bool) -> No
     assert len(points) > 100
     assert too_early(points, lambda start: told_from(start, late=late)) == []
     assert all(point.issued_at <= point.fetched_at == NOW for point in points)
+    assert all(point.issued_at == min(NOW, posted_by(point.start)) for point in points)
     # What came in time is known from when it was fetched, not from when it had to be there.
     ahead = [point for point in points if posted_by(point.start) > NOW]
     assert bool(ahead) is not late

@@ -119,6 +119,32 @@ def test_an_hour_of_three_quarters_is_no_hour() -> None:
     assert of(told.batch(NOW), ExogenousKind.WIND) == {}
 
 
+def test_wind_at_sea_that_is_not_told_leaves_no_wind() -> None:
+    """Half of a zone's wind is not its wind."""
+    told = Collected(provider="p", zone="z", now=NOW)
+    start = NOW.replace(minute=0)
+    for series, hours in (("onshore", 2), ("offshore", 1)):
+        for at in (start + n * HOUR for n in range(hours)):
+            told.add(ExogenousKind.WIND, at, at + HOUR, 5.0, series)
+    assert of(told.batch(NOW), ExogenousKind.WIND) == {start: 10.0}
+
+
+def test_one_of_two_places_that_says_nothing_leaves_a_hole(grid: GridServer) -> None:
+    """The other one's weather is not the zone's."""
+
+    class Half(JsonHttp):
+        def get(self, path: str, **how: Any) -> Any:
+            told = super().get(path, **how)
+            told[0]["hourly"]["temperature_2m"][5] = None
+            return told
+
+    places = (Place(latitude=54.0, longitude=9.0), Place(latitude=48.1, longitude=11.6))
+    half = OpenMeteo(zone="DE", places=places, http=Half(grid.base("open_meteo")))
+    told = half.forecast(now=NOW)
+    missing = set(of(told, ExogenousKind.DEW_POINT)) - set(of(told, ExogenousKind.TEMPERATURE))
+    assert missing == {NOW.replace(hour=5, minute=0)}
+
+
 @pytest.mark.parametrize(
     "day", [datetime(2026, 3, 29, tzinfo=UTC), datetime(2025, 10, 26, tzinfo=UTC)]
 )
