@@ -151,15 +151,22 @@ def test_fewer_whole_switches_than_three_predict_nothing() -> None:
 def test_a_history_that_no_machine_can_have_is_no_error(told: tuple[float, ...]) -> None:
     """Of numbers that a journal or a catalogue lets in."""
     odd = [
-        replace(each, groups_s=0.0, agree_s=0.0, first_s=0.0, **dict.fromkeys(PARTS, took))
+        replace(
+            each,
+            save_s=took,
+            teardown_s=took,
+            groups_s=0.0,
+            build_s=took,
+            load_s=took,
+            verify_s=took,
+            agree_s=0.0,
+            first_s=0.0,
+        )
         for each, took in zip(OWN[::2], told, strict=False)
     ]
     found = learned(*odd).between("A", "C")
     assert found is not None
     assert 0 < found.low_s <= found.seconds <= found.high_s < math.inf
-
-
-PARTS = ("save_s", "teardown_s", "build_s", "load_s", "verify_s")
 
 
 def test_switches_of_points_that_are_not_known_teach_nothing() -> None:
