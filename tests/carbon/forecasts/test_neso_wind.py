@@ -260,6 +260,9 @@ def test_recorded_forms_are_read() -> None:
     told = of_rows(row(Date="2026-07-10T00:00:00", Settlement_period="27"), SECOND)
     assert values(told) == {SUMMER[0]: 9811.0}
     assert told.points[0].issued_at == datetime(2026, 7, 10, 8, 45, tzinfo=UTC)
+    again = row(Incentive_forecast=1, Forecast_Timestamp="2026-07-10T09:45:00")
+    for rows in ((row(), again, SECOND), (again, SECOND, row())):
+        assert of_rows(*rows).points == told.points  # the earliest holds, wherever it stands
     late = of_rows(row(Forecast_Timestamp="2026-07-12T09:05:35+01:00"), SECOND)
     assert late.points[0].issued_at == datetime(2026, 7, 12, 8, 5, 35, tzinfo=UTC)
 
