@@ -58,8 +58,8 @@ class PriceTriggerSection(TriggerSection):
     """Caps by day-ahead prices, in EUR/MWh, which may be below 0."""
 
     series: str = Field(default="", examples=["entsoe:DE"], max_length=100)
-    """Whose prices are followed, as provider:zone of a `[[carbon.exogenous]]` table that sets
-    `prices = true`. Default: the only such table."""
+    """Whose prices are followed, as provider:zone of a `[[carbon.exogenous]]` table that asks for
+    `prices`. Default: the only such table."""
 
 
 class DemandResponseSection(Section):

@@ -317,4 +317,7 @@ def test_every_line_of_the_sample_can_be_uncommented() -> None:
         "carbon.decision.starts_at",
         "carbon.decision.plays_at",
         "carbon.exogenous[0].token_file",
+        "demand_response.carbon",
+        "demand_response.price",
+        "demand_response.price.series",
     }, wrong

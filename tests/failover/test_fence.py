@@ -136,7 +136,7 @@ def test_a_poll_that_was_stopped_by_a_signal_stores_nothing(
         module = "wattmesh.controller.daemon" if fenced else unfenced.__name__
         with daemon(folders[0], signals, module=module) as one:
             wait_for(lambda: grid.count("neso"), "the first request of a poll")
-            one.process.send_signal(signal.SIGSTOP)
+            stop_between_writes(one)
             text = SETTINGS.format(folder=folders[1], more="")
             text = text.replace(f"{folders[1]}/journal.db", url)
             with daemon(folders[1], text=text, migrated=False) as two:
