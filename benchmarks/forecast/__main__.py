@@ -27,11 +27,10 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.forecast.data import Recorded, read
-from benchmarks.forecast.dayahead import DayAheadScore, day_ahead_goals, score_zone
-from benchmarks.forecast.score import Score, forecasts, score
+from benchmarks.forecast.dayahead import DayAheadScore, day_ahead_goals, score_file
+from benchmarks.forecast.score import Score, score_recorded
 from benchmarks.report import Goal, Report, run
-from wattmesh.controller.replay.weather_file import is_weather, read_weather
-from wattmesh.errors import InputInvalid
+from wattmesh.controller.replay.weather_file import is_weather
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = str(REPOSITORY.parent / "shared" / "data" / "carbon")
@@ -71,8 +70,8 @@ def measure(chosen: argparse.Namespace) -> Report:
     for library in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(library, "1")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        scores = list(pool.map(_score, recorded))
-        told = list(pool.map(_day_ahead, weather))
+        scores = list(pool.map(score_recorded, recorded))
+        told = list(pool.map(score_file, weather))
     skipped = {name: why for name, why in skipped.items() if name not in {p.name for p in weather}}
     skipped |= {
         path.name: each for path, each in zip(weather, told, strict=True) if isinstance(each, str)
@@ -82,24 +81,12 @@ def measure(chosen: argparse.Namespace) -> Report:
     return _with_day_ahead(report, ahead, alone=not recorded) if ahead else report
 
 
-def _day_ahead(path: Path) -> DayAheadScore | str:
-    """Score a file with exogenous forecasts, or say why it cannot be."""
-    try:
-        return score_zone(read_weather(path))
-    except InputInvalid as error:
-        return str(error)
-
-
 def _with_day_ahead(report: Report, ahead: Sequence[DayAheadScore], *, alone: bool) -> Report:
     """Add the rows and goals of zones with exogenous forecasts; alone, they are all there is."""
     rows = [dict(each.row) for each in ahead]
     rows += [dict(row) for row in report.rows if not alone or "skipped" in row]
     goals = day_ahead_goals(ahead) if alone else (*report.goals, *day_ahead_goals(ahead))
     return Report(benchmark=report.benchmark, rows=tuple(rows), goals=goals)
-
-
-def _score(recorded: Recorded) -> Score:
-    return score(forecasts(recorded))
 
 
 def _report(both: Sequence[tuple[Recorded, Score]], skipped: Mapping[str, str]) -> Report:

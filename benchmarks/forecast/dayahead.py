@@ -11,13 +11,15 @@ lacks are not compared.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.report import Goal
-from wattmesh.controller.replay.weather_file import WeatherZone
+from wattmesh.controller.replay.weather_file import WeatherZone, read_weather
 from wattmesh.controller.replay.weather_labels import DAY, Array
+from wattmesh.errors import InputInvalid
 from wattmesh.policies.forecast.predict import Lessons, predict, teach
 from wattmesh.policies.forecast.series import Observed
 from wattmesh.policies.forecast.skill import ForecastSource
@@ -60,6 +62,14 @@ class _Made:
     rules: Mapping[str, Array]
     low: Array
     high: Array
+
+
+def score_file(path: Path) -> DayAheadScore | str:
+    """Score a file, or say why it cannot be; here, for a spawned process knows no `__main__`."""
+    try:
+        return score_zone(read_weather(path))
+    except InputInvalid as error:
+        return str(error)
 
 
 def score_zone(zone: WeatherZone, most_days: int = 400) -> DayAheadScore:

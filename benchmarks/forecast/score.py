@@ -83,6 +83,11 @@ class Score:
     counted: int
 
 
+def score_recorded(recorded: Recorded) -> Score:
+    """Forecast a zone and score that; here, for a spawned process knows no `__main__`."""
+    return score(forecasts(recorded))
+
+
 def score(made: Forecasts) -> Score:
     """Compare what was forecast with what came."""
     shares = {name: _share_errors(told, made.truth) for name, told in made.rules.items()}

@@ -1,6 +1,7 @@
 """Benchmarks print what the design promises, and say so when a figure was not measured."""
 
 import argparse
+import ast
 import json
 import math
 from typing import Any
@@ -104,6 +105,26 @@ def test_a_variant_is_run_as_well() -> None:
     assert checkpoint == ["checkpoint", "checkpoint --load"]
     assert "checkpoint_load" not in run_all.names()
     assert set(run_all.VARIANTS) <= set(run_all.names())
+
+
+def test_no_spawned_process_is_asked_for_a_function_of_main() -> None:
+    """A package's `__main__` is not imported there: such a benchmark could not run at all."""
+
+    def asked(source: str) -> set[str]:
+        tree = ast.parse(source)
+        own = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+        given = {
+            call.args[0].id
+            for call in ast.walk(tree)
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+            if call.func.attr in {"map", "submit"} and call.args
+            if isinstance(call.args[0], ast.Name)
+        }
+        return own & given
+
+    mains = (run_all.REPOSITORY / "benchmarks").glob("*/__main__.py")
+    assert [path for path in mains if asked(path.read_text("utf-8"))] == []
+    assert asked("def work(): ...\npool.map(work, [1])") == {"work"}
 
 
 def test_readme_names_every_goal_that_was_missed() -> None:
