@@ -20,7 +20,8 @@ from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.reconfig.equivalence.checks.trials import equivalent
 from wattmesh.reconfig.equivalence.verdict import Verdict, classify
 
-SEEDS = 8
+SEEDS = range(8, 32)
+"""The design was chosen after looks at other seeds: 0 to 7, and 100 to 105."""
 STEPS, EVERY = 360, 20
 NARROW_FROM = (60, 100, 140)
 """Steps at which a visit of the narrow point begins; each ends `EVERY` steps later. Maps have
@@ -79,13 +80,13 @@ def sent_arms(folder: Path) -> dict[str, Arm]:
 
 def all_arms(folder: Path) -> dict[str, Arms]:
     """By words for a person, everything that this part trains."""
-    seeds = {f"bottleneck seed {seed}": seed_arms(folder, seed) for seed in range(SEEDS)}
+    seeds = {f"bottleneck seed {seed}": seed_arms(folder, seed) for seed in SEEDS}
     return {"bottleneck, bytes": sent_arms(folder), **seeds}
 
 
 def bottleneck_rows(folder: Path) -> tuple[Rows, list[Goal]]:
     """What was found; a figure is None while an arm that it needs is missing."""
-    by_seed = {seed: seed_arms(folder, seed) for seed in range(SEEDS)}
+    by_seed = {seed: seed_arms(folder, seed) for seed in SEEDS}
     finals = {
         seed: {name: lines(arm, "held")[-1]["loss"] for name, arm in arms.items()}
         for seed, arms in by_seed.items()
@@ -93,7 +94,7 @@ def bottleneck_rows(folder: Path) -> tuple[Rows, list[Goal]]:
     }
     rows: Rows = [{"case": f"bottleneck seed {seed}", **each} for seed, each in finals.items()]
     p = mismatches = caught = share = None
-    if len(finals) == SEEDS:
+    if len(finals) == len(SEEDS):
         found = {name: _class_row(name, by_seed, finals) for name in (VISITS, CONTROL)}
         rows += found.values()
         p, mismatches = found[VISITS]["p"], found[VISITS]["mismatches"]

@@ -73,7 +73,7 @@ def trained(arm: Arm, loss: float) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """All arms: visits are alike, those that lose what is sent are not."""
-    for seed in range(bottleneck_trials.SEEDS):
+    for seed in bottleneck_trials.SEEDS:
         off = {NEVER: 0.0, VISITS: 0.001 * (-1) ** seed, CONTROL: 0.05}
         for name, arm in bottleneck_trials.seed_arms(tmp_path, seed).items():
             trained(arm, 3 + 0.01 * seed + off[name])
@@ -94,14 +94,14 @@ def test_a_point_is_statistical_if_the_models_that_come_out_are_alike(folder: Pa
 
 def test_what_is_not_alike_or_was_not_moved_is_seen(folder: Path) -> None:
     """Sabotaged twins: visits that cost, a tensor lost, a control that passes, an arm not done."""
-    arms = [bottleneck_trials.seed_arms(folder, seed) for seed in range(bottleneck_trials.SEEDS)]
+    arms = [bottleneck_trials.seed_arms(folder, seed) for seed in bottleneck_trials.SEEDS]
 
     def figures() -> list[float | None]:
         return [goal.value for goal in bottleneck_trials.bottleneck_rows(folder)[1]]
 
     write(arms[0][VISITS], "trips", [{"step": 40, "to": 1, "measured": 3}])
     assert figures()[1] == 3
-    for seed, each in enumerate(arms):
+    for seed, each in zip(bottleneck_trials.SEEDS, arms, strict=True):
         trained(each[VISITS], 3.02 + 0.01 * seed)
         trained(each[CONTROL], 3 + 0.01 * seed)
     p, mismatches, caught, _ = figures()
