@@ -23,6 +23,7 @@ from wattmesh.reconfig.checkpoint.digest import logical_digest
 from wattmesh.reconfig.checkpoint.header import Header, header_of
 from wattmesh.reconfig.checkpoint.shared_memory import AreaName, PeerAreas, StagingArea
 from wattmesh.reconfig.checkpoint.staged import HostMemory, MappedFiles, MappedReader
+from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
@@ -249,7 +250,7 @@ def test_what_another_rank_lacks_is_lacked_by_all(
 ) -> None:
     """No rank keeps an area that nobody will read; all say the one reason."""
     memory = HostMemory()
-    monkeypatch.setattr(staged.group, name, told)
+    monkeypatch.setattr(group, name, told)
     assert not memory.reserve(PAGE)
     assert (memory.refused, memory.area.nbytes) == ("9 MB cannot be had", 0)
 
