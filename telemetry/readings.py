@@ -4,6 +4,7 @@ SI units in the names, aware UTC times. Invariant: unknown is never zero; an unk
 and the ledger books unobserved seconds for it.
 """
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -163,6 +164,19 @@ def component_of(device: str) -> Component:
     kind = device.partition(":")[0]
     hosts = {each.value: each for each in Component if each is not Component.GPU}
     return hosts.get(kind, Component.GPU)
+
+
+def moment_of_read(before_s: float) -> tuple[float, float]:
+    """Give the moment of a read that has just ended, and how unsure it is.
+
+    Args:
+        before_s: when it began, monotonic.
+
+    Returns:
+        `monotonic_s` and `unsure_s` of a reading.
+    """
+    after_s = time.monotonic()
+    return (before_s + after_s) / 2, (after_s - before_s) / 2
 
 
 def utc_now() -> datetime:

@@ -20,6 +20,7 @@ from wattmesh.policies.decision import Mode
 from wattmesh.policies.isolation import cause
 from wattmesh.policies.powercap.demand_response import holding, respond, resting, taken_back
 from wattmesh.policies.powercap.triggers import (
+    TRIGGERED,
     CapOrigin,
     CapWindow,
     DemandSource,
@@ -43,7 +44,7 @@ def _responses(snapshot: JournalSnapshot, settings: CycleSettings) -> Iterator[R
         source.trigger.origin: (source, series)
         for source, series in zip(settings.demand, snapshot.demand, strict=True)
     }
-    for origin in (CapOrigin.CARBON, CapOrigin.PRICE):
+    for origin in TRIGGERED:
         caps = [_cap(each) for each in snapshot.triggered if each.origin is origin]
         if origin in followed:
             try:

@@ -115,12 +115,8 @@ def _prices(journal: Journal, source: DemandSource, now: datetime) -> SignalSeri
         return SignalSeries(name=name, unit=unit, doubt=f"{name} has not answered yet{why}")
     heard_s = max(0.0, (now - ok_at).total_seconds())
     fresh_s = source.stale_after_s or AUCTION_EVERY_S
-    if heard_s > fresh_s:
-        doubt = (
-            f"{name} was last heard {duration(heard_s)} ago, more than the {duration(fresh_s)} "
-            f"that count as fresh{why}"
-        )
-        return SignalSeries(name=name, unit=unit, doubt=doubt)
+    if doubt := _unheard(name, heard_s, fresh_s):
+        return SignalSeries(name=name, unit=unit, doubt=doubt + why)
     newest: dict[datetime, ExogenousValue] = {}
     begin = _day_start(source, now).astimezone(UTC)
     first = begin.replace(minute=0, second=0, microsecond=0)
@@ -163,11 +159,8 @@ def _stale(source: DemandSource, facts: SignalFacts, heard_s: float, issued_s: f
     """Say that nothing new was told for too long, as a clause; "" when it was."""
     pace_s = MISSED * max(facts.cadence_s, facts.interval_s)
     fresh_s = source.stale_after_s or pace_s
-    if heard_s > fresh_s:
-        return (
-            f"{facts.signal.provider} was last heard {duration(heard_s)} ago, more than the "
-            f"{duration(fresh_s)} that count as fresh"
-        )
+    if doubt := _unheard(facts.signal.provider, heard_s, fresh_s):
+        return doubt
     oldest_s = fresh_s + facts.lag_s
     if issued_s > oldest_s:
         return (
@@ -175,6 +168,16 @@ def _stale(source: DemandSource, facts: SignalFacts, heard_s: float, issued_s: f
             f"{duration(oldest_s)} that count as fresh"
         )
     return ""
+
+
+def _unheard(who: str, heard_s: float, fresh_s: float) -> str:
+    """Say that somebody was last heard too long ago, as a clause; "" when not."""
+    if heard_s <= fresh_s:
+        return ""
+    return (
+        f"{who} was last heard {duration(heard_s)} ago, more than the {duration(fresh_s)} that "
+        "count as fresh"
+    )
 
 
 def _day_start(source: DemandSource, now: datetime) -> datetime:

@@ -18,6 +18,10 @@ class CapOrigin(StrEnum):
     PRICE = "price"
 
 
+TRIGGERED = (CapOrigin.CARBON, CapOrigin.PRICE)
+"""The origins that are demand response."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerFacts:
     """Why demand response set a cap, as it was known when the cap was announced.

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any, TextIO, TypeVar, cast
 
 from wattmesh.errors import SourceUnavailable
-from wattmesh.telemetry.readings import PowerReading, Quality, utc_now
+from wattmesh.telemetry.readings import PowerReading, Quality, moment_of_read, utc_now
 from wattmesh.telemetry.sources.gpu_threads import DEADLINE_S, GpuDevice, ThreadedGpus
 from wattmesh.telemetry.sources.stale import SensorWatch
 
@@ -246,8 +246,7 @@ class AmdDevice:
                 energy_mj = self._ask(_energy_mj, "read energy", "amdsmi_get_energy_count", handle)
             except AmdFailed as error:
                 failures.append(error)
-        after_s, at = time.monotonic(), utc_now()
-        monotonic_s = (before_s + after_s) / 2
+        (monotonic_s, unsure_s), at = moment_of_read(before_s), utc_now()
         if power_w is None and energy_mj is None and failures:
             raise failures[0]
         self._judge(monotonic_s, power_w, energy_mj)
@@ -266,7 +265,7 @@ class AmdDevice:
             shared="partitions" if len(self.handles) > 1 else "",
             source=COUNTER_SOURCE if self.counts else POWER_SOURCE,
             quality=self.quality,
-            unsure_s=(after_s - before_s) / 2,
+            unsure_s=unsure_s,
         )
         self.watch, reading = self.watch.after(reading)
         return reading

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from wattmesh.telemetry.readings import PowerReading, Quality, utc_now
+from wattmesh.telemetry.readings import PowerReading, Quality, moment_of_read, utc_now
 from wattmesh.telemetry.sources.nvml import (
     ENERGY,
     ENFORCED_LIMIT,
@@ -78,8 +78,7 @@ class NvmlDevice:
         before_s = time.monotonic()
         told = self._fields()
         energy_mj = self._energy(told)
-        after_s, at = time.monotonic(), utc_now()
-        monotonic_s = (before_s + after_s) / 2
+        (monotonic_s, unsure_s), at = moment_of_read(before_s), utc_now()
         instant, average = told.get(POWER_INSTANT), told.get(POWER_AVERAGE)
         power_w = _watts(instant if instant is not None else average)
         if power_w is None:
@@ -105,7 +104,7 @@ class NvmlDevice:
             shared=self.slow.shared,
             source=self._source(),
             quality=self.quality,
-            unsure_s=(after_s - before_s) / 2,
+            unsure_s=unsure_s,
         )
         self.watch, reading = self.watch.after(reading)
         return reading

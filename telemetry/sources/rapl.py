@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattmesh.errors import SourceUnavailable
-from wattmesh.telemetry.readings import Component, PowerReading, Quality, utc_now
+from wattmesh.telemetry.readings import Component, PowerReading, Quality, moment_of_read, utc_now
 
 ROOT = Path("/sys/class/powercap")
 UJ_PER_MJ = 1000
@@ -105,8 +105,7 @@ class RaplSource:
         """Read one zone; its power is the mean since the last reading."""
         before_s = time.monotonic()
         energy_uj = _number(zone.folder / "energy_uj")
-        after_s = time.monotonic()
-        now_s = (before_s + after_s) / 2
+        now_s, unsure_s = moment_of_read(before_s)
         before = self._before.get(zone.name)
         self._before[zone.name] = now = _Look(energy_uj=energy_uj, at_s=now_s)
         return PowerReading(
@@ -121,7 +120,7 @@ class RaplSource:
             quality=Quality.MEASURED,
             component=zone.component,
             wraps_mj=zone.wraps_uj // UJ_PER_MJ,
-            unsure_s=(after_s - before_s) / 2,
+            unsure_s=unsure_s,
         )
 
 

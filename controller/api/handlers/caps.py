@@ -23,7 +23,7 @@ from wattmesh.controller.status.cap_lines import (
 from wattmesh.controller.views import Done, PowerCap
 from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.policies.decision import Mode
-from wattmesh.policies.powercap.triggers import CapOrigin
+from wattmesh.policies.powercap.triggers import TRIGGERED, CapOrigin
 from wattmesh.policies.reason_text import moment
 from wattmesh.quantities import watts
 from wattmesh.reconfig.ranges import shown
@@ -163,9 +163,6 @@ def _still_announced(context: RequestContext) -> str:
     if not ahead:
         return ""
     return f" {announcement(ahead[0], context.now)} `wattmesh powercap withdraw` takes it back."
-
-
-TRIGGERED = (CapOrigin.CARBON, CapOrigin.PRICE)
 
 
 def _origins(call: Call) -> tuple[CapOrigin, ...]:
