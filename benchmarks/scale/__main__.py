@@ -85,7 +85,8 @@ def _joint(site: ScaleSite) -> dict[str, Any]:
     began_s, turns = time.monotonic(), []
     while not site.joint().rooms:
         state = site.joint()
-        if state.trouble or state.reason or time.monotonic() > began_s + JOINT_WITHIN_S:
+        # A reason may pass: on a busy machine nodes were not heard in time for one turn.
+        if state.trouble or time.monotonic() > began_s + JOINT_WITHIN_S:
             raise RuntimeError(f"no joint plan: {state.trouble or state.reason or 'it is late'}")
         site.report()
         turns.append(site.turn_s())
