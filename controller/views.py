@@ -8,15 +8,16 @@ never renamed or removed, within one API version.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from math import isfinite
+from types import NoneType
 from typing import Any
 
 from wattmesh.controller.carbon_views import CarbonLine
 from wattmesh.reconfig.ranges import clean
-from wattmesh.reconfig.wire import json_name
+from wattmesh.reconfig.wire import json_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,26 +437,33 @@ def as_json(value: object, depth: int = 0) -> Any:
     """Turn a view, a journal row or a fact into plain JSON values; `depth`: it lies so deep."""
     if depth > DEEPEST:
         return None
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            json_name(each.name): as_json(getattr(value, each.name), depth + 1)
-            for each in fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): as_json(item, depth + 1) for key, item in value.items()}
+    kind = type(value)
+    if kind in _SCALARS:
+        return _scalar(value)
+    if is_dataclass(kind):
+        return {key: as_json(getattr(value, name), depth + 1) for key, name in json_fields(kind)}
     if isinstance(value, list | tuple | set | frozenset):
         return [as_json(item, depth + 1) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item, depth + 1) for key, item in value.items()}
     return _scalar(value)
 
 
+_SCALARS = frozenset({float, str, bool, int, datetime, NoneType})
+"""Most values of an answer; that they are no objects or lists need not be asked of each."""
+
+
 def _scalar(value: object) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, Enum):
-        return value.value
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, float):
         # JSON has no other numbers; what was stored before they were refused is not known.
         return value if isfinite(value) else None
+    if isinstance(value, datetime):
+        at = value if value.tzinfo is UTC else value.astimezone(UTC)
+        return at.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    return value if value is None or isinstance(value, int) else clean(str(value))
+    return value if isinstance(value, int) else clean(str(value))

@@ -10,7 +10,7 @@ Invariant: `dp_replicate * dp_shard * cp * tp * pp == world_size`; `ep` divides
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from wattmesh.errors import InputInvalid
@@ -177,7 +177,7 @@ class Layout:
         `cp_method`, `cp_layers` and `ep_bottleneck` only where they are not the usual: readers of
         before, and digests and journal rows that they made, know no such fields.
         """
-        return asdict(self, dict_factory=without_usual)
+        return without_usual((each.name, getattr(self, each.name)) for each in fields(self))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -6,16 +6,17 @@ an answer continues training. Decoding also checks the ranges in `wattmesh.recon
 """
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
+from types import NoneType
 from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.reconfig.layout import Layout, without_usual
+from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.switch import SwitchState
 
@@ -72,8 +73,24 @@ def json_name(field_name: str) -> str:
     return JSON_NAMES.get(field_name, field_name)
 
 
-def _by_json_name(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {json_name(name): value for name, value in without_usual(pairs).items()}
+@cache
+def json_fields(kind: Any) -> tuple[tuple[str, str], ...]:
+    """Give JSON key and name of each field of a dataclass."""
+    return tuple((json_name(each.name), each.name) for each in fields(kind))
+
+
+def _encoded(value: Any) -> Any:
+    """Encode a field's value."""
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, Layout):
+        return value.to_dict()
+    if isinstance(value, Message):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {name: _encoded(each) for name, each in value.items()}
+    items = (_encoded(each) for each in value)
+    return tuple(items) if isinstance(value, tuple) else list(items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +99,8 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """Encode as a JSON object (enums by value, layouts as objects)."""
-        return asdict(self, dict_factory=_by_json_name)
+        own: Any = type(self)
+        return {key: _encoded(getattr(self, name)) for key, name in json_fields(own)}
 
     @classmethod
     def from_json(cls, data: object) -> Self:
@@ -94,13 +112,11 @@ class Message:
         if not isinstance(data, Mapping):
             raise InputInvalid(f"{cls.__name__}: expected a JSON object, got {type(data).__name__}")
         own: Any = cls
-        hints = field_types(own)
         values: dict[str, Any] = {}
-        for each in fields(cls):
-            key = json_name(each.name)
+        for name, key, where, read, required in _field_readers(own):
             if key in data:
-                values[each.name] = read_value(hints[each.name], data[key], f"{cls.__name__}.{key}")
-            elif each.default is MISSING and each.default_factory is MISSING:
+                values[name] = read(data[key], where)
+            elif required:
                 raise InputInvalid(f"{cls.__name__}: the field {key!r} is missing")
         return cls(**values)
 
@@ -384,46 +400,87 @@ def read_value(kind: Any, value: object, where: str) -> Any:
     Raises:
         InputInvalid: it has another type, or is out of range; the message begins with `where`.
     """
+    return _reader(kind)(value, where)
+
+
+Read = Callable[[Any, str], Any]
+"""Decodes and checks a value; the second argument begins the message of a refusal."""
+
+
+@cache
+def _field_readers(kind: Any) -> tuple[tuple[str, str, str, Read, bool], ...]:
+    """Give name, key, place in messages and reader of each field, and whether it is required."""
+    hints, found = field_types(kind), []
+    for each in fields(kind):
+        key = json_name(each.name)
+        required = each.default is MISSING and each.default_factory is MISSING
+        where = f"{kind.__name__}.{key}"
+        found.append((each.name, key, where, _reader(hints[each.name]), required))
+    return tuple(found)
+
+
+@cache
+def _reader(kind: Any) -> Read:
+    """Make the reader of an annotated type: looking a type over takes longer than reading."""
     if get_origin(kind) is not Annotated:
-        return _plain(kind, value, where)
+        return _plain_reader(kind)
     plain, limit = get_args(kind)
-    return limit.read(_plain(plain, value, where), where)
+    read: Read = _plain_reader(plain)
+    return lambda value, where: limit.read(read(value, where), where)
 
 
-def _plain(kind: Any, value: object, where: str) -> Any:
-    """Decode one JSON value to a type, without its range."""
+def _plain_reader(kind: Any) -> Read:
+    """Make the reader of a type without a range."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return _either(get_args(kind), value, where)
+        return _either(get_args(kind))
     if origin is tuple:
-        items = _expect(value, list | tuple, "a list", where)
-        return tuple(read_value(get_args(kind)[0], item, where) for item in items)
+        return _list(_reader(get_args(kind)[0]))
     if origin is dict:
-        return _table(get_args(kind), _expect(value, Mapping, "an object", where), where)
+        return _table(*get_args(kind))
     if kind is Layout:
-        return Layout.from_dict(_expect(value, Mapping, "a layout object", where))
+        return lambda value, where: Layout.from_dict(
+            _expect(value, Mapping, "a layout object", where)
+        )
     if issubclass(kind, Message):
-        return kind.from_json(value)
-    return _enum(kind, value, where) if issubclass(kind, StrEnum) else _scalar(kind, value, where)
+        return lambda value, where: kind.from_json(value)
+    return partial(_enum if issubclass(kind, StrEnum) else _scalar, kind)
 
 
-def _either(kinds: tuple[Any, ...], value: object, where: str) -> Any:
-    """Decode a value to the first of several types that accepts it."""
-    if value is None and type(None) in kinds:
-        return None
-    *others, last = (each for each in kinds if each is not type(None))
-    for each in others:
-        with suppress(InputInvalid):
-            return read_value(each, value, where)
-    return read_value(last, value, where)
+def _either(kinds: tuple[Any, ...]) -> Read:
+    """Make a reader to the first of several types that accepts a value."""
+    *others, last = (_reader(each) for each in kinds if each is not NoneType)
+
+    def read(value: Any, where: str) -> Any:
+        if value is None and NoneType in kinds:
+            return None
+        for each in others:
+            with suppress(InputInvalid):
+                return each(value, where)
+        return last(value, where)
+
+    return read
 
 
-def _table(kinds: tuple[Any, Any], value: Mapping[Any, Any], where: str) -> dict[Any, Any]:
-    """Decode an object whose keys are names; values of type Any are checked by their range."""
-    if kinds[1] is Any:
-        return dict(value)
-    names = {read_value(kinds[0], name, f"{where}, a name"): each for name, each in value.items()}
-    return {name: read_value(kinds[1], each, f"{where}.{name}") for name, each in names.items()}
+def _list(item: Read) -> Read:
+    def read(value: Any, where: str) -> Any:
+        return tuple(item(each, where) for each in _expect(value, list | tuple, "a list", where))
+
+    return read
+
+
+def _table(name_kind: Any, kind: Any) -> Read:
+    """Make a reader of objects whose keys are names; their range checks values of type Any."""
+    name_of, item = _reader(name_kind), None if kind is Any else _reader(kind)
+
+    def read(value: Any, where: str) -> Any:
+        table = _expect(value, Mapping, "an object", where)
+        if item is None:
+            return dict(table)
+        names = {name_of(name, f"{where}, a name"): each for name, each in table.items()}
+        return {name: item(each, f"{where}.{name}") for name, each in names.items()}
+
+    return read
 
 
 def _expect(value: Any, kind: Any, words: str, where: str) -> Any:

@@ -8,9 +8,9 @@ Invariant: without carbon data nothing is done to save carbon, and every other r
 """
 
 from dataclasses import replace
-from math import isfinite
+from math import inf
 
-from wattmesh.policies.decision import Action, Decision, Observation, RunView
+from wattmesh.policies.decision import Action, CarbonView, Decision, Observation, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.isolation import cause, undecidable
 from wattmesh.policies.ladder import ACTS, NAMES, waits
@@ -241,7 +241,7 @@ def _blind(context: RunContext) -> Decision | None:
     trouble = clause(carbon.trouble)
     if not trouble and not (carbon.slots and carbon.slots[0].start <= now < carbon.slots[0].end):
         trouble = f"{carbon.signal or 'it'} gives no value for now"
-    if not trouble and not all(_is_intensity(s.g_per_kwh, carbon.signal) for s in carbon.slots):
+    if not trouble and not _are_intensities(carbon):
         trouble = f"{carbon.signal} gives a value that is no intensity"
     if not trouble and carbon.rung not in ACTS:
         trouble = carbon.note or f"{carbon.signal} rests on {NAMES[carbon.rung]}"
@@ -264,10 +264,11 @@ def _blind(context: RunContext) -> Decision | None:
     return None
 
 
-def _is_intensity(g_per_kwh: float, signal: str) -> bool:
-    """Say whether a value can be an intensity: only a marginal one may be 0 g/kWh."""
-    zero = g_per_kwh == 0 and ":marginal:" in signal
-    return isfinite(g_per_kwh) and (g_per_kwh > 0 or zero)
+def _are_intensities(carbon: CarbonView) -> bool:
+    """Say whether each value can be an intensity: only a marginal one may be 0 g/kWh."""
+    zero = ":marginal:" in carbon.signal
+    values = [slot.g_per_kwh for slot in carbon.slots]
+    return all(0 < each < inf or (zero and each == 0) for each in values)
 
 
 def _for_grams(context: RunContext) -> Decision:
