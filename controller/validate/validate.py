@@ -52,6 +52,10 @@ UNSAVED_SCHEDULE = (
     "from `position`, it starts anew at every switch, which these few steps may not show"
 )
 
+NARROW = (
+    "train it beside the reference over seeds (V8; docs: experts, narrow dispatch), or leave it out"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
@@ -240,6 +244,9 @@ class Validator:
         told = rules.indivisible(job, point)
         if told:
             return _refused(point, told, "leave the point out, or choose another batch")
+        told = point.layout.other_function(reference.layout)
+        if told:
+            return _refused(point, told, NARROW)
         if point.layout == reference.layout:
             return replace(reference_proof(point, beside), id=point.id)
         launches, place = self._launches, self.folder / f"point-{point.id}"
