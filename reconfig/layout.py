@@ -156,8 +156,9 @@ class Layout:
 
     @property
     def full_text(self) -> str:
-        """The text for screens, and every other field that is not the usual: `dp2 ep2,
-        ep_bottleneck=4`. Equal for equal layouts only, as the text for screens is not.
+        """The text for screens, and all else that is not the usual: `dp2 ep2, ep_bottleneck=4`.
+
+        Equal for equal layouts only, as the text for screens is not.
         """
         degrees = {*AXES, "ep"}
         others = [

@@ -52,10 +52,6 @@ UNSAVED_SCHEDULE = (
     "from `position`, it starts anew at every switch, which these few steps may not show"
 )
 
-NARROW = (
-    "train it beside the reference over seeds (V8; docs: experts, narrow dispatch), or leave it out"
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
@@ -241,12 +237,9 @@ class Validator:
         job, reference = self.job, self.job.walk[0]
         if point.id == reference.id:
             return reference_proof(point, beside)
-        told = rules.indivisible(job, point)
+        told, next_step = rules.refused(job, point)
         if told:
-            return _refused(point, told, "leave the point out, or choose another batch")
-        told = point.layout.other_function(reference.layout)
-        if told:
-            return _refused(point, told, NARROW)
+            return _refused(point, told, next_step)
         if point.layout == reference.layout:
             return replace(reference_proof(point, beside), id=point.id)
         launches, place = self._launches, self.folder / f"point-{point.id}"

@@ -199,3 +199,33 @@ def test_a_tracker_that_holds_something_else_is_caught(
     check(lived, right)
     with pytest.raises(AssertionError):
         check(lived, right | broken)
+
+
+class FullDisk:
+    """A writer of TensorBoard's whose texts fail once."""
+
+    def __init__(self) -> None:
+        """Begin full."""
+        self.full = True
+        self.texts: dict[str, str] = {}
+
+    def add_scalar(self, *_: object) -> None:
+        """Take a number."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None:
+        """Take a text, the first time not."""
+        if self.full:
+            self.full = False
+            raise OSError(28, "No space left on device")
+        self.texts[tag] = text_string
+
+
+def test_a_text_that_a_full_disk_lost_is_written_again(lived: Served) -> None:
+    """And the figures are never without their signal for the rest of the run."""
+    writer = FullDisk()
+    with EnergyToTensorBoard(Run(), writer) as energy:
+        told(energy, 1)
+    assert writer.texts["wattmesh/signal"] == spent(lived)["signal"]
