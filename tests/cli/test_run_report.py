@@ -222,6 +222,8 @@ def test_the_command_writes_page_block_and_json(
     for refused in (
         [*asked, "--month", "2026-01"],
         [*asked, "--format", "png"],
+        [*asked, "--model-card", "--json"],
+        [*asked, "--location", "London"],
         ["report", "--model-card", "--socket", str(served.socket)],
         ["report", "nobody", "--socket", str(served.socket)],
         [*asked, "--html", str(tmp_path / "no" / "run.html")],
