@@ -10,7 +10,7 @@ from tests.api.conftest import Served, open_folder, served, settings
 from tests.builders.accounts import energy
 from tests.cli import world
 from tests.daemon.waiting import wait_for
-from tests.trackers.wandb_file import history
+from tests.trackers.wandb_file import history, metrics
 from wattmesh.integrations.mlflow import EnergyToMlflow
 from wattmesh.integrations.tensorboard import EnergyToTensorBoard
 from wattmesh.integrations.wandb import EnergyToWandb
@@ -113,6 +113,8 @@ def test_weights_and_biases_reads_back_what_was_logged(
     check(lived, rows[1])
     assert (rows[1]["wattmesh/step"], rows[1]["wattmesh/flags"]) == (40, "simulated")
     assert rows[1]["wattmesh/signal"] == spent(lived)["signal"]
+    axes = {each.glob_name or each.name: each.step_metric for each in metrics(path)}
+    assert axes["wattmesh/*"] == "wattmesh/step"
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
