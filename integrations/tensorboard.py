@@ -51,6 +51,6 @@ class _Scalars:
             self._writer.add_scalar(name, value, figures.step)
         for name, text in figures.words.items():
             if self._words.get(name) != text:
-                self._words[name] = text
                 self._writer.add_text(name, text, figures.step)
+                self._words[name] = text
         self._writer.flush()

@@ -430,5 +430,15 @@ def _check_points(job: Table, points: list[OperatingPoint], switch: SwitchCost) 
         if point_id and point_id in ids[:index]:
             job.mistakes.append((f"point[{index}].id", f'"{point_id}" is taken by an earlier one'))
     reference = job.values.get("reference")
+    job.mistakes.extend(_claims_too_much(points, reference))
     if isinstance(reference, str) and ids and reference not in ids:
         job.note("reference", f'"{reference}" is not one of the points: {", ".join(ids)}')
+
+
+def _claims_too_much(points: list[OperatingPoint], reference: object) -> Iterator[tuple[str, str]]:
+    """Find points that cannot be of their class, whatever was measured."""
+    known = next((each.layout for each in points if each.id == reference), None)
+    for index, each in enumerate(points):
+        why = each.layout.other_function(known) if known is not None else ""
+        if why and each.equivalence in (Equivalence.EXACT, Equivalence.NUMERICAL):
+            yield f"point[{index}].equivalence", f'"{each.equivalence}" cannot be: {why}'

@@ -154,6 +154,32 @@ class Layout:
         degrees = [(name, getattr(self, axis)) for axis, name in _SHORT.items()]
         return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 rank"
 
+    @property
+    def full_text(self) -> str:
+        """The text for screens, and all else that is not the usual: `dp2 ep2, ep_bottleneck=4`.
+
+        Equal for equal layouts only, as the text for screens is not.
+        """
+        degrees = {*AXES, "ep"}
+        others = [
+            f"{each.name}={getattr(self, each.name)}"
+            for each in fields(self)
+            if each.name not in degrees and getattr(self, each.name) != each.default
+        ]
+        return ", ".join((str(self), *others))
+
+    def other_function(self, reference: "Layout") -> str:
+        """Say why it computes something else than `reference`, as a clause; "" where it does not.
+
+        Such a layout is of class `statistical` at best, however near its losses are.
+        """
+        if self.ep_bottleneck == reference.ep_bottleneck:
+            return ""
+        return (
+            f"it sends tokens to experts with ep_bottleneck = {self.ep_bottleneck}, the reference "
+            f"with {reference.ep_bottleneck}: another function, of class statistical at best"
+        )
+
     @classmethod
     def from_text(cls, text: str) -> Self:
         """Parse a layout as shown on screens and written by users: `dp2 tp2`, `dp2tp2`, `1`.

@@ -9,6 +9,17 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.catalogue import Catalogue, Evidence
 from wattmesh.reconfig.fingerprint import Fingerprint
 
+BY_SEEDS = (
+    "train it beside the reference over seeds (V8; docs: experts, narrow dispatch), or leave it out"
+)
+
+
+def refused(job: ProfileJob, point: Candidate) -> tuple[str, str]:
+    """Say why no launch of a point could prove it, and what to do; "" where one could."""
+    if told := indivisible(job, point):
+        return told, "leave the point out, or choose another batch"
+    return point.layout.other_function(job.walk[0].layout), BY_SEEDS
+
 
 def indivisible(job: ProfileJob, point: Candidate) -> str:
     """Say what of a job a layout does not divide; "" where it divides all that is known."""
@@ -51,8 +62,8 @@ def check_agreement(job: ProfileJob, catalogue: Catalogue) -> None:
         here = mine.get(point.id)
         if here is not None and here.layout != point.layout:
             found.append(
-                f"point {point.id} is {here.layout} in the job file and {point.layout} in the "
-                "catalogue"
+                f"point {point.id} is {here.layout.full_text} in the job file and "
+                f"{point.layout.full_text} in the catalogue"
             )
     if found:
         raise InputInvalid(

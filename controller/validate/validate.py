@@ -237,9 +237,9 @@ class Validator:
         job, reference = self.job, self.job.walk[0]
         if point.id == reference.id:
             return reference_proof(point, beside)
-        told = rules.indivisible(job, point)
+        told, next_step = rules.refused(job, point)
         if told:
-            return _refused(point, told, "leave the point out, or choose another batch")
+            return _refused(point, told, next_step)
         if point.layout == reference.layout:
             return replace(reference_proof(point, beside), id=point.id)
         launches, place = self._launches, self.folder / f"point-{point.id}"

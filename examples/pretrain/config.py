@@ -262,6 +262,10 @@ def _check_experts(model: ModelConfig, layout: Layout) -> None:
             f"pretrain: {layout}: ep_bottleneck = {layout.ep_bottleneck} needs maps that make "
             f"tokens so many times narrower; this model's are for {model.bottleneck or 'none'}"
         )
+    if model.bottleneck > model.dim:
+        raise InputInvalid(
+            f"pretrain: bottleneck = {model.bottleneck} leaves none of {model.dim} features"
+        )
     if not model.experts:
         if layout.ep > 1:
             raise InputInvalid(f"pretrain: {layout}: this model has no experts; leave ep at 1")

@@ -106,7 +106,9 @@ class OpenElectricity(ToldHours):
             body = self._ask(first, last)
             for each in told(body, network=self._network, zone=self._zone, refused=refused):
                 if start <= each.at < end:
-                    values[each.metric][each.at, each.group] = each.value
+                    known, key = values[each.metric], (each.at, each.group)
+                    # Told twice and otherwise: which of them is true is not known.
+                    known[key] = each.value if known.get(key, each.value) == each.value else None
             first = last
         if not any(values.values()):
             raise NoData(

@@ -17,6 +17,10 @@ INTERVAL = "1h"
 GENERATE = frozenset(
     {"coal", "gas", "wind", "solar", "hydro", "distillate", "bioenergy", "nuclear"}
 )
+BURN = frozenset({"coal", "gas", "distillate"})
+"""Groups that emit whatever they generate; below `LEAST_MWH` in an hour that may round to none."""
+LEAST_MWH = 1.0
+
 LEFT_OUT = frozenset(
     {"battery", "battery_charging", "battery_discharging", "pumps"}
     | {"imports", "exports", "interconnector"}
@@ -94,6 +98,8 @@ def intensity(
             return None, f"cannot be derived: {group} has no energy"
         if emitted is None and energy > 0:
             return None, f"cannot be derived: {group} has no emissions"
+        if group in BURN and energy >= LEAST_MWH and not (emitted or 0.0) > 0:
+            return None, f"cannot be derived: {group} generated {energy:g} MWh and emitted nothing"
         total_mwh += max(0.0, energy)
         total_t += max(0.0, emitted or 0.0)
     if total_mwh <= 0:

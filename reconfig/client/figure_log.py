@@ -13,7 +13,7 @@ import math
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Protocol
 
@@ -36,6 +36,9 @@ FLAGS = ("estimated", "provisional", "simulated")
 BOUNDARY = (
     "joules as the power sources measure them; grams of those, times the site's PUE if one is set"
 )
+
+NO_MORE = "-"
+"""Written once for words that were said before and are not true any more."""
 
 UNKNOWN_ASKS = 4
 """After so many answers that there is no such run, that is told: a run registers in a thread of its
@@ -191,7 +194,7 @@ class FigureLog(Closing):
             self._tell_once("daemon", f"nothing of it is logged meanwhile: {error}")
             return
         try:
-            self._tracker.write(new)
+            self._tracker.write(_with_endings(new, self._written))
             self._written = new
         except Exception as error:
             self._tell_once("tracker", f"the tracker did not take its figures: {error!r}")
@@ -234,3 +237,9 @@ class FigureLog(Closing):
 def _same(one: LoggedFigures, other: LoggedFigures) -> bool:
     """Tell whether only the step differs: the daemon books in batches."""
     return one.numbers == other.numbers and one.words == other.words
+
+
+def _with_endings(new: LoggedFigures, written: LoggedFigures | None) -> LoggedFigures:
+    """Take back what was said last and holds no more: a tracker keeps the newest text for ever."""
+    over = {name: NO_MORE for name in written.words if name not in new.words} if written else {}
+    return replace(new, words={**new.words, **over})

@@ -5,6 +5,7 @@ choice is made from facts that all ranks have gathered.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -282,6 +283,8 @@ class Boundary:
                 at_s = time.monotonic()
                 reporter.note.evidence["probe_before"] = probing.take(job.probe, state)
                 reporter.note.evidence["probe_before_s"] = round(time.monotonic() - at_s, 4)
+                if self._unprovable(reporter):
+                    return None
             try:
                 saved = self.saves.write(reporter if in_place else None, began, wait=wait)
             except CheckpointNotSaved as error:
@@ -300,6 +303,18 @@ class Boundary:
         if reporter:
             reporter.note.evidence.update(save_s=saved.save_s, digest_before=saved.digest)
         return saved
+
+    def _unprovable(self, reporter: SwitchReporter) -> bool:
+        """Take an order back whose way back could not be proven: no loss equals one that is nan."""
+        before = float(reporter.note.evidence["probe_before"])
+        told = group.agree_on_problem(
+            "" if math.isfinite(before) else f"the probe loss is {before} before the switch"
+        )
+        if told:
+            detail = f"{told}; what arrives, here or there, could not be compared with it"
+            reporter.tell(SwitchState.ROLLED_BACK, detail=detail)
+            self._orders.end()
+        return bool(told)
 
     def _shortage(self, order: Order) -> str:
         """Say which rank has too few open files or threads for the next layout; "" for none."""

@@ -19,6 +19,9 @@ LIMIT_S = 20.0
 MOST_CHARACTERS = 200
 READING = re.compile(r"Instantaneous power reading:\s*(\d{1,9}) Watts")
 STATE = re.compile(r"Power reading state is:\s*(\w+)")
+NOT_READ_W = 0xFFFF
+"""The field's 16 bits all set: what controllers tell of a sensor that they cannot read."""
+
 REFUSED = re.compile(
     r"(?i)password|unauthorized|privilege|RAKP 2 HMAC|RAKP \d message indicates an error"
 )
@@ -92,7 +95,10 @@ def reading(said: str, wrong: str) -> float:
     """
     found, state = READING.search(said), STATE.search(said)
     if found is not None and state is not None and state[1] == "activated":
-        return float(found[1])
+        power_w = float(found[1])
+        if power_w == NOT_READ_W:
+            raise SourceUnavailable(f"ipmitool tells {found[1]} W, which stands for no reading")
+        return power_w
     # It ends with why. Before that it tells what else it could not do, and was refused perhaps.
     lines = [each for each in (wrong.strip() or said.strip()).splitlines() if each.strip()]
     why = " ".join(" ".join(lines[-2:]).split())[-MOST_CHARACTERS:]

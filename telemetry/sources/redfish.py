@@ -28,6 +28,8 @@ MOST_BYTES, PIECE_BYTES = 4 << 20, 1 << 16
 MOST_WATTS = 1e9
 MOST_CHASSIS, MOST_PAGES = 64, 16
 SETTING = "power.node_meter"
+OFF = frozenset({"Absent", "Disabled", "UnavailableOffline"})
+"""States of a sensor in which what it tells is no measurement (DSP0268: Resource, Status)."""
 
 
 class Redfish:
@@ -53,7 +55,7 @@ class Redfish:
         """
         self._address = address.rstrip("/")
         self._username, self._password = username, password
-        self._ca_file, self._chassis = ca_file, tuple(chassis)
+        self._ca_file, self._chassis = ca_file, tuple(dict.fromkeys(chassis))
         self._session: requests.Session | None = None
         self._found: tuple[str, ...] = ()
         self._until_s = 0.0
@@ -135,14 +137,14 @@ class Redfish:
         """Read the power of one chassis; None where it tells none."""
         if "EnvironmentMetrics" in chassis:
             found = self._document(_link(chassis["EnvironmentMetrics"])).get("PowerWatts")
-            power_w = _watts(found.get("Reading")) if isinstance(found, dict) else None
+            power_w = _reading(found, "Reading") if isinstance(found, dict) else None
             if power_w is not None:
                 return power_w
         if "Power" not in chassis:
             return None
         controls = self._document(_link(chassis["Power"])).get("PowerControl")
         each_w = [
-            _watts(each.get("PowerConsumedWatts"))
+            _reading(each, "PowerConsumedWatts")
             for each in (controls if isinstance(controls, list) else ())
             if isinstance(each, dict)
         ]
@@ -244,6 +246,16 @@ def _link(value: Any) -> str:
     if not isinstance(path, str):
         raise SourceUnavailable("the controller's answer has a link without @odata.id")
     return path
+
+
+def _reading(sensor: dict[str, Any], name: str) -> float | None:
+    """Read a sensor's watts; None where it is off or gone, or tells another unit."""
+    status = sensor.get("Status")
+    if isinstance(status, dict) and status.get("State") in OFF:
+        return None  # some controllers go on telling the last value
+    if sensor.get("ReadingUnits", "W") != "W":
+        return None
+    return _watts(sensor.get(name))
 
 
 def _watts(value: Any) -> float | None:

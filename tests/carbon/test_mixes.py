@@ -20,6 +20,7 @@ from wattmesh.errors import (
 from wattmesh.integrations.carbon.entsoe import EntsoeMix
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.open_electricity import OpenElectricity
+from wattmesh.integrations.carbon.open_electricity_answers import intensity
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.carbon import CarbonBatch, Provider
 from wattmesh.telemetry.readings import Quality
@@ -263,6 +264,16 @@ def block(metric: str, unit: str, data: list[Any], **changes: Any) -> dict[str, 
     return {**whole, "results": [series], **changes}
 
 
+@pytest.mark.parametrize("tonnes", [0.0, -5.0])
+def test_what_burns_and_emits_nothing_has_no_emissions_yet(tonnes: float) -> None:
+    """Beside a group that has them the hour would look clean; less than a megawatt-hour may."""
+    value, why = intensity({"coal": 900.0, "gas": 100.0}, {"coal": tonnes, "gas": 40.0})
+    assert value is None
+    assert "coal generated 900 MWh and emitted nothing" in why
+    clean, why = intensity({"wind": 900.0, "gas": 0.4}, {"wind": 0.0, "gas": 0.0})
+    assert (clean, why) == (0.0, "")
+
+
 AT = "2026-11-20T19:00:00+10:00"
 """09:00 UTC."""
 
@@ -278,6 +289,8 @@ AT = "2026-11-20T19:00:00+10:00"
         ([[AT, -100.0]], [[AT, 90.0]], []),
         ([[AT, 1e-9]], [[AT, 90.0]], []),
         ([[AT, 100.0]], [], []),
+        ([[AT, 100.0], [AT, 100.0]], [[AT, 90.0]], [900.0]),
+        ([[AT, 100.0], [AT, 50.0]], [[AT, 90.0]], []),
     ],
 )
 def test_only_numbers_that_can_be_true_become_points(

@@ -124,6 +124,20 @@ def test_the_block_says_what_is_missing_in_it(served: Served) -> None:
     assert "SIMULATED" not in source
 
 
+@pytest.mark.parametrize("whose", ["energy", "carbon"])
+def test_the_block_has_the_flags_of_joules_and_of_grams_and_what_has_no_price(
+    view: dict[str, Any], whose: str
+) -> None:
+    """Each alone makes the figure what it is."""
+    (one,) = view["spent"]["carbon"]
+    flags = {each: ["estimated"] if each == whose else [] for each in ("energy", "carbon")}
+    carbon = [one | {"flags": flags["carbon"]}]
+    spent = view["spent"] | {"flags": flags["energy"], "carbon": carbon, "unpriced_j": 7200.0}
+    source = card(view | {"spent": spent})["source"]
+    assert "estimated in part" in source
+    assert "incomplete: 7.2 kJ have no grams yet" in source
+
+
 def without_grams(view: dict[str, Any]) -> dict[str, Any]:
     """Take a run's grams away, as before its first slot is priced."""
     spent = view["spent"] | {"carbon": [], "carbon_g": 0.0}
@@ -222,6 +236,8 @@ def test_the_command_writes_page_block_and_json(
     for refused in (
         [*asked, "--month", "2026-01"],
         [*asked, "--format", "png"],
+        [*asked, "--model-card", "--json"],
+        [*asked, "--location", "London"],
         ["report", "--model-card", "--socket", str(served.socket)],
         ["report", "nobody", "--socket", str(served.socket)],
         [*asked, "--html", str(tmp_path / "no" / "run.html")],

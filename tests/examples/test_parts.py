@@ -1,5 +1,6 @@
 """The parts of the example that need no process group: data, rules, pace, command line."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,10 @@ from examples.pretrain.pace import (
     efficiency,
     tokens_per_s,
 )
-from examples.pretrain.parallel import draw, make_stage
+from examples.pretrain.parallel import draw, make_stage, narrow_experts
 from wattmesh.controller.process.children import wait_for
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.pytorch.expert_bottleneck import NarrowMap
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FOLDER_VARIABLE, FakeNvml
 
@@ -115,6 +117,29 @@ def test_a_layout_that_does_not_fit_is_refused_with_its_numbers(layout: Layout, 
     """Each rule names itself before any process group exists."""
     with pytest.raises(InputInvalid, match=words):
         check_layout(TINY, layout)
+
+
+def test_rows_are_narrow_as_the_layout_says_and_maps_learn_from_a_mean() -> None:
+    """By every map of every layer; a bottleneck that the maps are not for is refused."""
+    config = preset("tiny-narrow")
+    with pytest.raises(InputInvalid, match="this model's are for 4"):
+        check_layout(config, Layout(ep_bottleneck=2))
+    stage = make_stage(config, 0, 1)
+    for narrow in (4, 1):
+        narrow_experts(stage, config, Layout(ep_bottleneck=narrow))
+        maps = [each for each in stage.modules() if isinstance(each, NarrowMap)]
+        assert len(maps) == 2 * config.model.layers
+        assert {(each.narrow, each.tokens) for each in maps} == {
+            (narrow > 1, config.tokens_per_step)
+        }
+
+
+def test_maps_wider_than_the_model_are_refused() -> None:
+    """They would have no features, which torch says of an empty tensor far from here."""
+    config = preset("tiny-narrow")
+    nothing = replace(config, model=replace(config.model, bottleneck=128))
+    with pytest.raises(InputInvalid, match="bottleneck = 128 leaves none of 64 features"):
+        check_layout(nothing, Layout())
 
 
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4, 8]))

@@ -48,7 +48,7 @@ from wattmesh.reconfig.state.state import State
 
 WIDTH = 16
 PATIENCE_S = 30.0
-SILENT = ("wrong", "drift", "shift", "stale", "late", "rate")
+SILENT = ("wrong", "nan", "drift", "shift", "stale", "late", "rate")
 """Faults that no call of the session does by itself."""
 
 EVERY = -1
@@ -64,7 +64,7 @@ class Fault:
             behind_written, behind_named: while the checkpoint of a switch is made durable, before
             anything is written, before it gets its name, and after
         what: stop | kill | kill_all (every rank of the launch) | raise | hang |
-            wrong (a wrong probe) | drift (a changed weight) |
+            wrong (a wrong probe) | nan (a probe that is no number) | drift (a changed weight) |
             damage, damage_streams (a changed byte in the newest checkpoint) |
             damage_plan (the newest checkpoint's memory.json is gone) |
             cut (this host's cable) | shift (another step's data) | stale (an older position) |
@@ -281,6 +281,9 @@ class TinyJob:
         if fault and fault.what == "wrong" and self.due("verify"):
             self.used(fault)
             loss *= 1.01
+        if fault and fault.what == "nan" and self.due(fault.at):
+            self.used(fault)
+            return float("nan")
         return loss
 
     def train(self, session: Session) -> float:

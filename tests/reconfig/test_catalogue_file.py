@@ -155,7 +155,13 @@ def _pairs(ids: list[str]) -> st.SearchStrategy[tuple[PairCost, ...]]:
 @st.composite
 def catalogues(draw: st.DrawFn) -> Catalogue:
     """Draw a catalogue with one to four points."""
-    points = draw(st.lists(POINTS, min_size=1, max_size=4, unique_by=lambda point: point.id))
+    drawn = draw(st.lists(POINTS, min_size=1, max_size=4, unique_by=lambda point: point.id))
+    points = [
+        replace(each, equivalence=Equivalence.STATISTICAL)
+        if each.layout.other_function(drawn[0].layout)
+        else each
+        for each in drawn
+    ]
     return Catalogue(
         job=draw(WORDS),
         tokens_total=draw(st.integers(0, 10**18)),
@@ -271,6 +277,23 @@ def test_one_wrong_value_is_refused_where_it_stands(old: str, new: str, key: str
     with pytest.raises(SettingsInvalid) as caught:
         parse(DESIGN_EXAMPLE.replace(old, new, 1).encode(), "sabotaged")
     assert key in {found for found, _ in caught.value.mistakes}
+
+
+@pytest.mark.parametrize("claimed", Equivalence)
+def test_a_point_of_another_function_is_never_read_as_the_same_run(claimed: Equivalence) -> None:
+    """Whatever a file says of it: one that sends narrow tokens is statistical at best."""
+    layout = "{ ep = 2, dp_shard = 2 }"
+    rest = f"tokens_per_s = 1\npower_w = 1\nevidence = 'validated'\nequivalence = '{claimed}'\n"
+    job = "[job]\nname = 'j'\ntokens_total = 1\nreference = 'A'\n"
+    whole = f"[[point]]\nid = 'A'\nlayout = {layout}\n{rest}"
+    narrow = f"[[point]]\nid = 'N'\nlayout = {layout[:-2]}, ep_bottleneck = 4 }}\n{rest}"
+    assert len(parse((job + whole + whole.replace("'A'", "'B'")).encode(), "alike").points) == 2
+    if claimed in (Equivalence.STATISTICAL, Equivalence.NONE):
+        assert parse((job + whole + narrow).encode(), "honest").point("N").equivalence is claimed
+        return
+    with pytest.raises(SettingsInvalid, match="ep_bottleneck = 4, the reference with 1") as caught:
+        parse((job + whole + narrow).encode(), "claimed")
+    assert [key for key, _ in caught.value.mistakes] == ["point[1].equivalence"]
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode()))

@@ -74,6 +74,31 @@ def test_a_bottleneck_is_told_only_where_there_is_one() -> None:
             Layout.from_dict({"ep_bottleneck": wrong})
 
 
+def test_the_full_text_tells_layouts_of_equal_degrees_apart() -> None:
+    """Screens show degrees alone; what is compared or logged must not."""
+    assert Layout(dp_shard=2, ep=2).full_text == "dp2 ep2"
+    others = [
+        Layout(cp=2),
+        Layout(cp=2, cp_method="ring"),
+        Layout(cp=2, cp_layers="1 2"),
+        Layout(cp=2, ep_bottleneck=4),
+        Layout(cp=2, micro_batch=1),
+        Layout(cp=2, recompute=True),
+        Layout(cp=2, schedule="GPipe"),
+    ]
+    assert len({str(each) for each in others}) == 1
+    assert len({each.full_text for each in others}) == len(others)
+
+
+def test_another_bottleneck_than_the_references_is_another_function() -> None:
+    """Whatever else differs is not."""
+    whole, narrow = Layout(dp_shard=2, ep=2), Layout(dp_shard=2, ep=2, ep_bottleneck=4)
+    assert "ep_bottleneck = 4" in narrow.other_function(whole)
+    assert whole.other_function(narrow)
+    assert not narrow.other_function(Layout(ep_bottleneck=4))
+    assert not Layout(tp=2, recompute=True).other_function(whole)
+
+
 def test_degrees_of_layers_are_read_and_held_to_cp() -> None:
     """In short or one by one; nothing that cp does not hold, and no list without end."""
     assert Layout(cp=4).cp_by_layer == ()

@@ -5,7 +5,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,22 @@ def test_each_new_answer_is_written_once_at_the_newest_step(
     grams = [each.numbers["wattmesh/carbon_g"] for each in kept.rows]
     assert grams == [0.5, 0.4]
     assert kept.rows[1].step == 100_000
+
+
+def test_a_reason_that_holds_no_more_is_taken_back_once(daemon: Answers, socket_path: Path) -> None:
+    """Trackers keep the newest text: without that, known grams would stand beside `no price`."""
+    reason = "wattmesh/why_unknown"
+    unpriced = Spent(energy_j=5.0, why_unknown="no price")
+    daemon.answers = {PATH: (200, unpriced.to_json())}
+    kept = Kept()
+    with opened(socket_path, kept) as log:
+        log(1)
+        wait_for(lambda: len(kept.rows) == 1, "the row without grams")
+        daemon.answers = {PATH: (200, SPENT.to_json())}
+        wait_for(lambda: len(kept.rows) == 2, "a row with grams")
+        daemon.answers = {PATH: (200, replace(SPENT, carbon_g=0.6).to_json())}
+        wait_for(lambda: len(kept.rows) == 3, "another one")
+    assert [each.words.get(reason) for each in kept.rows] == ["no price", figure_log.NO_MORE, None]
 
 
 def test_what_came_last_is_written_when_it_is_closed(daemon: Answers, socket_path: Path) -> None:

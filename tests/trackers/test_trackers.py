@@ -10,7 +10,7 @@ from tests.api.conftest import Served, open_folder, served, settings
 from tests.builders.accounts import energy
 from tests.cli import world
 from tests.daemon.waiting import wait_for
-from tests.trackers.wandb_file import history
+from tests.trackers.wandb_file import history, metrics
 from wattmesh.integrations.mlflow import EnergyToMlflow
 from wattmesh.integrations.tensorboard import EnergyToTensorBoard
 from wattmesh.integrations.wandb import EnergyToWandb
@@ -113,6 +113,8 @@ def test_weights_and_biases_reads_back_what_was_logged(
     check(lived, rows[1])
     assert (rows[1]["wattmesh/step"], rows[1]["wattmesh/flags"]) == (40, "simulated")
     assert rows[1]["wattmesh/signal"] == spent(lived)["signal"]
+    axes = {each.glob_name or each.name: each.step_metric for each in metrics(path)}
+    assert axes["wattmesh/*"] == "wattmesh/step"
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
@@ -199,3 +201,33 @@ def test_a_tracker_that_holds_something_else_is_caught(
     check(lived, right)
     with pytest.raises(AssertionError):
         check(lived, right | broken)
+
+
+class FullDisk:
+    """A writer of TensorBoard's whose texts fail once."""
+
+    def __init__(self) -> None:
+        """Begin full."""
+        self.full = True
+        self.texts: dict[str, str] = {}
+
+    def add_scalar(self, *_: object) -> None:
+        """Take a number."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None:
+        """Take a text, the first time not."""
+        if self.full:
+            self.full = False
+            raise OSError(28, "No space left on device")
+        self.texts[tag] = text_string
+
+
+def test_a_text_that_a_full_disk_lost_is_written_again(lived: Served) -> None:
+    """And the figures are never without their signal for the rest of the run."""
+    writer = FullDisk()
+    with EnergyToTensorBoard(Run(), writer) as energy:
+        told(energy, 1)
+    assert writer.texts["wattmesh/signal"] == spent(lived)["signal"]

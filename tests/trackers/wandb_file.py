@@ -45,3 +45,9 @@ def history(path: Path) -> list[dict[str, Any]]:
             items = record.history.item
             rows.append({"".join(e.nested_key) or e.key: json.loads(e.value_json) for e in items})
     return rows
+
+
+def metrics(path: Path) -> list[Any]:
+    """Read how series were defined: their names, and the axis of each."""
+    found = (each for each in records(path) if each.WhichOneof("record_type") == "metric")
+    return [each.metric for each in found]

@@ -85,6 +85,7 @@ def report(
     added = CardWords(training_type=training_type, location=location, hardware=hardware)
     if run is not None:
         _check_run(month, form)
+        _check_card(form, added, card=card)
         forms = RunForms(
             as_json=form is Format.JSON, card=added if card else None, page=page, out=out
         )
@@ -120,6 +121,20 @@ def _check_run(month: str | None, form: Format) -> None:
             f"the report of a run is no {form.value.upper()}; `--html FILE` draws it, and "
             "`wattmesh budget --audit RUN --json` has every row"
         )
+
+
+def _check_card(form: Format, added: CardWords, *, card: bool) -> None:
+    """Refuse what would be left out without a word.
+
+    Raises:
+        InputInvalid: words for a block that is not asked for, or a block as JSON.
+    """
+    if not card and added != CardWords():
+        raise InputInvalid(
+            "`--training-type`, `--location` and `--hardware` are of the block: give `--model-card`"
+        )
+    if card and form is Format.JSON:
+        raise InputInvalid("the block of a model card is YAML: leave out `--json`")
 
 
 def _text(answer: dict[str, Any], form: Format) -> str:

@@ -204,6 +204,18 @@ def test_a_wrong_probe_is_rolled_back(
     assert "probe" in daemon.heard.transitions[-1].detail
 
 
+def test_no_switch_begins_where_the_probe_is_no_number(
+    run: Run, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """Nothing equals it, so no way back could be proven: the run stays where it is, and trains."""
+    run.change(fault=Fault(rank=1, at="probe_before", what="nan", after_step=1))
+    daemon = switched(run, socket_path)
+    assert (len(run.launches), run.layouts()) == (1, ["dp2"]), run.said
+    assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
+    assert SwitchState.REBUILDING not in daemon.states()
+    assert "probe loss is nan before the switch" in daemon.heard.transitions[-1].detail
+
+
 @pytest.mark.parametrize(
     ("rank", "words"),
     [

@@ -108,6 +108,16 @@ def test_a_higher_clock_is_counted_at_no_less_than_a_lower_one() -> None:
     assert found["X"].least == pytest.approx(0.75 * 0.98)
 
 
+def test_another_layout_of_equal_degrees_is_no_lower_clock() -> None:
+    """What it does with recomputation says nothing of what it does without."""
+    again = replace(SLOW, id="R", layout=replace(SLOW.layout, recompute=True))
+    points = (FAST, again)
+    found = counted(
+        points, [measured(again)], reserve=RESERVE, margin=Z, here="", now_tokens_per_s=None
+    )
+    assert found["A"].least == pytest.approx(0.75 * 0.98)
+
+
 def looked_at(*marks: tuple[float, float, int], point_id: str = "A") -> SpeedWatch:
     """A run that is looked at: (seconds, tokens, step)."""
     found = SpeedWatch()

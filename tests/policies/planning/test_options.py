@@ -55,6 +55,15 @@ def test_nothing_is_free_because_nobody_measured_it() -> None:
     assert told[2][0] == OptionTransition(seconds=60.0, energy_j=20_000.0)
 
 
+def test_layouts_of_equal_degrees_are_no_clocks_of_each_other() -> None:
+    """Screens tell them by their degrees alone: between them is a switch, and it is not free."""
+    other = replace(A, id="R", layout=replace(A.layout, recompute=True))
+    known = catalogue(A, other, switch=COSTS)
+    found = options(known, known.points, 4)
+    told = transitions(COSTS, found, release=known.release, dwell_s=3600.0, clock_dwell_s=900.0)
+    assert told[0][1] == OptionTransition(seconds=60.0, energy_j=60.0 * 1600.0, dwell_s=3600.0)
+
+
 def test_a_pair_has_its_own_cost_in_its_own_direction() -> None:
     """What was measured for a pair goes before what holds for all."""
     pair = PairCost(origin="A", target="B", seconds=7.0, energy_j=70.0)

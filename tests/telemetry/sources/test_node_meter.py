@@ -74,6 +74,11 @@ def ask(controller: Controller, certificate: tuple[Path, Path], **changes: Any) 
     return Redfish(controller.url, **values)
 
 
+def told(name: str, value: float, **beside: Any) -> dict[str, Any]:
+    """A chassis whose new resource has one sensor."""
+    return {"EnvironmentMetrics": {"PowerWatts": {name: value, **beside}}}
+
+
 @pytest.mark.parametrize(
     ("resources", "watts"),
     [
@@ -84,6 +89,10 @@ def ask(controller: Controller, certificate: tuple[Path, Path], **changes: Any) 
         ({"EnvironmentMetrics": {"PowerWatts": {"Reading": None}}, "Power": OLD}, 5610.0),
         ({"EnvironmentMetrics": {"PowerWatts": {"Reading": 0}}, "Power": OLD}, 5610.0),
         ({"EnvironmentMetrics": {"PowerWatts": {"Reading": "5612"}}, "Power": OLD}, 5610.0),
+        (told("Reading", 5.6, ReadingUnits="kW") | {"Power": OLD}, 5610.0),
+        (told("Reading", 5612.5, ReadingUnits="W"), 5612.5),
+        (told("Reading", 5612.5, Status={"State": "UnavailableOffline"}) | {"Power": OLD}, 5610.0),
+        (told("Reading", 5612.5, Status={"State": "Enabled"}), 5612.5),
         (
             {"Power": {"PowerControl": [*OLD["PowerControl"], {"PowerConsumedWatts": 350}]}},
             5610.0,
@@ -115,6 +124,7 @@ def test_which_of_several_chassis_is_the_node_is_asked_and_not_guessed(
         ask(controller, certificate).power_w()
     both = ask(controller, certificate, chassis=("left", "right"))
     assert both.power_w() == 5610 + 5612.5
+    assert ask(controller, certificate, chassis=("left", "left")).power_w() == 5610
     with pytest.raises(SourceUnavailable, match="no chassis middle; it has left, right"):
         ask(controller, certificate, chassis=("middle",)).power_w()
 
@@ -140,6 +150,14 @@ def test_which_of_several_chassis_is_the_node_is_asked_and_not_guessed(
         (
             f"{CHASSIS}/1/Power",
             (200, b'{"PowerControl": [{"PowerConsumedWatts": 1e999}]}'),
+            "no chassis of",
+        ),
+        (
+            f"{CHASSIS}/1/Power",
+            (
+                200,
+                b'{"PowerControl": [{"PowerConsumedWatts": 90, "Status": {"State": "Disabled"}}]}',
+            ),
             "no chassis of",
         ),
         (
@@ -220,6 +238,7 @@ def test_ipmitool_is_asked_without_a_password_on_its_command_line(tmp_path: Path
         ("", "Error: Unable to establish IPMI v2 / RMCP+ session\n", "RMCP", False),
         ("", "> Error: RAKP 2 HMAC is invalid\n", "password_file", True),
         (SAID.replace("5608", "-12"), "", "tells no power", False),
+        (SAID.replace("5608", "65535"), "", "stands for no reading", False),
         (SAID.replace("state is", "state was"), "", "tells no power", False),
         ("", "", "it said nothing", False),
     ],
