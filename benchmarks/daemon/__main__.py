@@ -35,6 +35,7 @@ from benchmarks.daemon.site import GPUS, PATIENCE_S, POINTS, Site, check_plan, p
 from benchmarks.report import Goal, Report, run
 from benchmarks.usage import children
 
+UNIT = Path(__file__).parents[2] / "integrations/systemd/wattmesh.service"
 STARTS = 5
 SCRAPES_PER_MINUTE = 4
 
@@ -90,9 +91,10 @@ class Running:
 
 
 def installed(folder: Path) -> dict[str, str]:
-    """Give an environment in which our modules have their bytecode, as an installed wattmesh's."""
+    """Give the environment of an installed wattmesh: modules with bytecode, what the unit sets."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    return {**environment, "PYTHONPYCACHEPREFIX": str(folder / "pycache")}
+    unit = dict(re.findall(r"(?m)^Environment=(\w+)=(\S+)$", UNIT.read_text()))
+    return {**environment, **unit, "PYTHONPYCACHEPREFIX": str(folder / "pycache")}
 
 
 @contextmanager

@@ -12,7 +12,7 @@ statistical  20 seeds (MoE 5), 1,000 steps, 30 switches; final losses on 64k tok
 job-types    alone: masked diffusion, experts that see noise levels, zero bubble, context parallel
              in a ring, by heads and by layer, test-time training, narrow dispatch to experts; each
              with 50 random switches in fp64 and fp32, and with controls that must fail
-bottleneck   alone: 8 seeds that visit a point with narrow dispatch, beside ones that never do
+bottleneck   alone: 24 seeds that visit a point with narrow dispatch, beside ones that never do
              and a control that must fail; bytes sent
 
 State is kept in `--folder`: after `--minutes` (0: never) it stops, and goes on at the next call. A

@@ -247,6 +247,7 @@ class Service:
             "STATE_DIRECTORY": state,
             "RUNTIME_DIRECTORY": run,
             "CREDENTIALS_DIRECTORY": f"/run/credentials/{self.name}.service",
+            **dict(each.split("=", 1) for each in unit.words("Environment")),
         }
         for name in unit.words("UnsetEnvironment"):
             environment.pop(name, None)

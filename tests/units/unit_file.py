@@ -18,8 +18,8 @@ CAPABILITIES = {
 """Those that units leave (linux/capability.h)."""
 
 _ENFORCED = """
-AmbientCapabilities CapabilityBoundingSet Group LimitNOFILE LoadCredential LockPersonality
-NoNewPrivileges PrivateMounts PrivateNetwork PrivateTmp ProtectClock ProtectHostname
+AmbientCapabilities CapabilityBoundingSet Environment Group LimitNOFILE LoadCredential
+LockPersonality NoNewPrivileges PrivateMounts PrivateNetwork PrivateTmp ProtectClock ProtectHostname
 ProtectKernelLogs ProtectKernelModules ProtectSystem RestrictAddressFamilies RestrictNamespaces
 RestrictRealtime RestrictSUIDSGID RuntimeDirectory RuntimeDirectoryMode StateDirectory
 StateDirectoryMode SupplementaryGroups SystemCallArchitectures SystemCallErrorNumber
