@@ -61,8 +61,7 @@ def is_operator(peer: PeerIdentity, group: str) -> bool:
     """
     if peer.attested or peer.agent:
         return False
-    wanted = group_id(group)
-    return is_root_or_us(peer) or (wanted is not None and wanted in peer.groups)
+    return is_root_or_us(peer) or group_id(group) in peer.groups
 
 
 def is_root_or_us(peer: PeerIdentity) -> bool:
