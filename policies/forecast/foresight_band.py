@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattmesh.policies.forecast.exogenous import FARTHEST, Array, Indices
+from wattmesh.policies.forecast.learned import weighted_quantile
 from wattmesh.policies.forecast.lookback import DAY
 
 GROUPS = ((1, 3), (4, 8), (9, 16), (17, FARTHEST))
@@ -129,7 +130,7 @@ def _came_of(
 
 def _factor(reaches: Array, ages: Array) -> float:
     """How many times as wide a band should have been, believed by the days that say so."""
-    found = _quantile(reaches, np.exp(-ages / FADING), INSIDE)
+    found = weighted_quantile(reaches, np.exp(-ages / FADING), INSIDE)
     days = min(len(np.unique(ages // DAY)), FADING / DAY)
     within = min(max(found, 1.0 / MOST_FACTOR), MOST_FACTOR)
     return float(within ** (days / (days + TRUSTED)))
@@ -137,9 +138,3 @@ def _factor(reaches: Array, ages: Array) -> float:
 
 def _group(lead: int) -> int:
     return next((at for at, (_, last) in enumerate(GROUPS) if lead <= last), len(GROUPS) - 1)
-
-
-def _quantile(values: Array, weights: Array, share: float) -> float:
-    order = np.argsort(values)
-    below = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(below, share * below[-1])])

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from wattmesh.errors import WattmeshError
@@ -129,12 +128,7 @@ class ActuatorClocks:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Give back what is locked; where nobody answers, the lease ends by itself."""
         self._over = True
         self._wake.set()
