@@ -78,8 +78,8 @@ def band_of(errors: Array, leads: Indices, clock: Indices, ages: Indices) -> Ban
     for first, last in GROUPS:
         part = (leads >= first) & (leads <= last)
         found = part if part.any() else np.ones(len(leads), dtype=bool)
-        low.append(_quantile(scaled[found], recent[found], 0.1))
-        high.append(_quantile(scaled[found], recent[found], 0.9))
+        low.append(weighted_quantile(scaled[found], recent[found], 0.1))
+        high.append(weighted_quantile(scaled[found], recent[found], 0.9))
     return Band(low=tuple(low), high=tuple(high), width=tuple(width.tolist()))
 
 
