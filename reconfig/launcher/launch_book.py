@@ -83,13 +83,11 @@ class Beginning:
     Attributes:
         problem: why not; "" if it may.
         waits: whether that passes: the job that it follows is ending.
-        withdrawn: the launches whose place it takes.
     """
 
     records: Records
     problem: str = ""
     waits: bool = False
-    withdrawn: Records = ()
 
 
 def find(records: Records, key: str) -> LaunchRecord | None:
@@ -166,11 +164,11 @@ def begin(
         problem = f"job {before}, which it follows, still runs"
         return Beginning(records=records, problem=problem, waits=True)
     others = tuple(each for each in records if each is not known)
-    others, awaited = withdraw_all(others)
+    others, _ = withdraw_all(others)
     begun = replace(known or mine, state=BookedState.BEGUN, begun_by=job)
     if again is None:
         begun = replace(begun, waited_s=mine.waited_s)
-    return Beginning(records=(*others, begun)[-KEPT:], withdrawn=awaited)
+    return Beginning(records=(*others, begun)[-KEPT:])
 
 
 def waits_s(records: Records) -> list[float]:

@@ -53,10 +53,7 @@ class Clocks(Protocol):
 class NoClocks:
     """Where nothing can set them."""
 
-    def __init__(self, why: str = "") -> None:
-        """Set none, for this reason."""
-        self._why = why
-        self.wanted_mhz: int | None = None
+    wanted_mhz: int | None = None
 
     def ask(self, gpus: Sequence[str], clock_mhz: int | None) -> None:
         """Keep it in mind, to be refused."""
@@ -67,8 +64,8 @@ class NoClocks:
         return self.wanted_mhz is None
 
     def trouble(self) -> str:
-        """Say why a clock cannot be locked."""
-        return self._why if self.wanted_mhz is not None else ""
+        """Say nothing: a point with a clock is refused before it is gone to."""
+        return ""
 
 
 class FakeClocks(NoClocks):
@@ -76,7 +73,6 @@ class FakeClocks(NoClocks):
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
         """Set the clocks of these."""
-        super().__init__()
         self._gpus = gpus
 
     def ask(self, gpus: Sequence[str], clock_mhz: int | None) -> None:
