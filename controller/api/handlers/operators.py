@@ -67,7 +67,7 @@ def thaw(context: RequestContext, call: Call) -> Done:
     row = _named(context, call, "thaw")
     everything = context.journal.runs.frozen_all()
     was_frozen = row.frozen if row else everything
-    context.journal.runs.thaw(row.run if row else None, by=call.who, now=context.now)
+    context.journal.runs.thaw(row.run if row else None, now=context.now)
     context.changes.ring()
     context.wake()
     what = row.name if row else "Everything"
@@ -87,7 +87,7 @@ def switch(context: RequestContext, call: Call) -> Done:
     call.as_owner(context, row, "switch")
     point, reason = call.text("point"), call.text("reason")
     _check_switchable(context, row, point)
-    context.journal.runs.order_point(row.run, point, reason=reason, by=call.who, now=context.now)
+    context.journal.runs.order_point(row.run, point, reason=reason, by=call.who)
     context.wake()
     return Done(
         done=(
