@@ -129,7 +129,7 @@ def _came_of(
 
 
 def _factor(reaches: Array, ages: Array) -> float:
-    """How many times as wide a band should have been, believed by the days that say so."""
+    """Return the factor by which past bands were too narrow; few days pull it towards 1."""
     found = weighted_quantile(reaches, np.exp(-ages / FADING), INSIDE)
     days = min(len(np.unique(ages // DAY)), FADING / DAY)
     within = min(max(found, 1.0 / MOST_FACTOR), MOST_FACTOR)
