@@ -5,10 +5,11 @@ half an answer. Nothing is pickled.
 """
 
 import json
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
 from math import inf, isfinite
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -115,14 +116,14 @@ def read_result(line: bytes) -> SolveResult:
 
 def _read(kind: type[T], line: bytes, what: str) -> T:
     try:
-        found: T = _adapter(kind).validate_json(line)
+        found: T = _adapter(cast(Hashable, kind)).validate_json(line)
     except ValidationError as error:
         raise InputInvalid(f"no {what}: {_first(error)}") from error
     return found
 
 
 @cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Made on first use: no process needs all of them."""
     return TypeAdapter(kind)
 
