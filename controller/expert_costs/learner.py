@@ -182,7 +182,6 @@ class CostLearner:
         return {gpu: sweeps[gpu] for gpu in sorted(row.gpus_used) if gpu in sweeps}
 
     def _forget(self, rows: Mapping[str, RunRow]) -> None:
-        """Forget the runs that have ended."""
         ended = self._runs.keys() - rows.keys()
         if ended and self._recalled is not None:
             self._journal.expert_learning.forget(ended, epoch=self._recalled)

@@ -261,8 +261,6 @@ class WalkServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """The calls that a job makes."""
-
     server: WalkServer
 
     def do_POST(self) -> None:

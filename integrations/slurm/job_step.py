@@ -92,8 +92,6 @@ class StepLauncher:
 
 
 class _Step:
-    """One step that runs."""
-
     def __init__(
         self, process: subprocess.Popen[bytes], client: SlurmClient, job: int, name: str
     ) -> None:

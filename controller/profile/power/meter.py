@@ -338,7 +338,6 @@ class PowerMeter:
         raise InputInvalid(f"{self.job.power.url} gives no GPU's power: {said[0]}")
 
     def _sample(self, source: PowerSource, update_s: float, *, hz: float = HZ) -> None:
-        """Sample a source from now on."""
         if isinstance(source, Closes):
             self._stack.callback(source.close)
         burst = Burst(source, hz=hz, update_s=update_s)

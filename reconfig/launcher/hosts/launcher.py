@@ -120,8 +120,6 @@ class _NotLaunched:
 
 
 class _HostsLaunch:
-    """One launch."""
-
     def __init__(
         self,
         here: HostLauncher,

@@ -180,7 +180,6 @@ class _Joining:
         return not shape or type(self._rule(key[0])) is Replicate
 
     def _rule(self, name: str) -> Rule:
-        """The rule of a name of DeepSpeed's."""
         if name not in self.rules:
             logical = self.declared.name(name)
             rule: Rule | None = self.declared.rule(logical)

@@ -324,7 +324,6 @@ class _Plan:
 
 
 def _flat_columns(fragments: Fragments, mine: Column, rows: Column, slot: _Slot) -> Segments:
-    """Segments of one slot for the fragments `mine`."""
     size = dtypes.size_of(slot.dtype)
     rank, count = fragments.rank[mine], fragments.count[mine]
     return Segments(
