@@ -107,7 +107,7 @@ class Rank:
 
     def _stage(self, folder: Path, held: direct.Boxes) -> None:
         pieces = direct.pieces_of(held, held)
-        if not self.memory.reserve(staged.nbytes_of(self.rank, pieces)):
+        if not self.memory.reserve(staged.nbytes_of(pieces)):
             raise RuntimeError(self.memory.refused)
         every = group.gather(staged.write(self.memory.area, self.rank, pieces))
         if self.rank == 0:

@@ -12,17 +12,21 @@ imports torch.
 """
 
 import argparse
-import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from wattmesh.errors import WattmeshError
 from wattmesh.reconfig.launch.folder import RunFolder
-from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_zero, read_seconds
+from wattmesh.reconfig.launcher.command_line import (
+    add_limits,
+    command_of,
+    on_stop,
+    read_count,
+    say,
+)
 from wattmesh.reconfig.launcher.hosts.follower import Follower
 from wattmesh.reconfig.launcher.hosts.followers import Followers
 from wattmesh.reconfig.launcher.hosts.launcher import HostsLauncher
@@ -35,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Supervise a job from the command line; errors are one sentence and exit status 1."""
     parser = _parser()
     chosen = parser.parse_args(arguments)
-    chosen.command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
+    chosen.command = command_of(chosen)
     if not chosen.command:
         parser.error("name the training script after --")
     if not 0 <= chosen.host < chosen.hosts:
@@ -45,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _supervise(chosen)
         return _lead(chosen) if chosen.host == 0 else _follow(chosen)
     except (OSError, WattmeshError) as error:
-        _say(str(error))
+        say(str(error))
         return EXIT_GAVE_UP
 
 
@@ -55,27 +59,27 @@ def _supervise(chosen: argparse.Namespace) -> int:
         chosen.checkpoint_dir,
         max_restarts=chosen.max_restarts,
         stop_grace_s=chosen.stop_grace,
-        say=_say,
+        say=say,
     )
-    _heed(supervisor.ask_to_stop)
+    on_stop(supervisor.ask_to_stop)
     return supervisor.run()
 
 
 def _lead(chosen: argparse.Namespace) -> int:
     folder = RunFolder(chosen.checkpoint_dir)
     clock = SizedClock(folder, chosen.hosts, chosen.nproc)
-    followers = Followers(folder, chosen.address, chosen.hosts, say=_say)
+    followers = Followers(folder, chosen.address, chosen.hosts, say=say)
     ranks = Torchrun(chosen.nproc, chosen.command)
     supervisor = Supervisor(
-        HostsLauncher(ranks, followers, chosen.address, clock.begin, _say),
+        HostsLauncher(ranks, followers, chosen.address, clock.begin, say),
         chosen.checkpoint_dir,
         max_restarts=chosen.max_restarts,
         stop_grace_s=chosen.stop_grace,
-        say=_say,
+        say=say,
         clock=clock,
         resizes=True,
     )
-    _heed(supervisor.ask_to_stop)
+    on_stop(supervisor.ask_to_stop)
     followers.let_in(partial(supervisor.ask_to_stop, again_ends=False))
     status = supervisor.run()
     followers.close(status)
@@ -84,17 +88,9 @@ def _lead(chosen: argparse.Namespace) -> int:
 
 def _follow(chosen: argparse.Namespace) -> int:
     ranks = Torchrun(chosen.nproc, chosen.command)
-    follower = Follower(RunFolder(chosen.checkpoint_dir), chosen.host, ranks, _say)
-    _heed(follower.ask_to_stop)
+    follower = Follower(RunFolder(chosen.checkpoint_dir), chosen.host, ranks, say)
+    on_stop(follower.ask_to_stop)
     return follower.run()
-
-
-def _heed(stop: Callable[[], None]) -> None:
-    def heed(number: int, frame: FrameType | None) -> None:
-        stop()
-
-    signal.signal(signal.SIGTERM, heed)
-    signal.signal(signal.SIGINT, heed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,12 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         "--nproc", type=read_count, required=True, help="ranks to start on this host"
     )
     parser.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
-    parser.add_argument(
-        "--max-restarts", type=read_count_or_zero, default=5, help="failures in a row"
-    )
-    parser.add_argument(
-        "--stop-grace", type=read_seconds, default=600.0, help="seconds to stop in band"
-    )
+    add_limits(parser)
     parser.add_argument("--hosts", type=read_count, default=1, help="how many hosts the run has")
     parser.add_argument("--host", type=int, default=0, help="which of them this is; 0 decides")
     parser.add_argument(
@@ -119,10 +110,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- script.py args...")
     return parser
-
-
-def _say(sentence: str) -> None:
-    print(f"wattmesh: {sentence}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

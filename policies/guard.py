@@ -304,7 +304,7 @@ class Guard:
         return self.tokens_left / (point.tokens_per_s * (1.0 if known is None else known.most))
 
     def _up(self, point: OperatingPoint) -> list[OperatingPoint]:
-        """List the points of which more can be counted on than of `point`."""
+        """List the refuges whose counted speed is above that of `point`."""
         least = self.rho(point)
         return [each for each in self.refuges or (self.fastest,) if self.rho(each) > least]
 
@@ -403,12 +403,12 @@ class Guard:
     def _by_clock_s(
         self, point: OperatingPoint, to: OperatingPoint, wait_s: float, tokens: float
     ) -> float:
-        """Seconds to train `tokens` at `to`, whose clock is wished within `wait_s`."""
+        """Seconds to train `tokens`: at `point` for `wait_s`, then at the clock of `to`."""
         rest = max(0.0, tokens - wait_s * self.rho(point))
         return wait_s + self.clock_s + rest / self.rho(to)
 
     def _frozen_s(self, point: OperatingPoint, tokens: float) -> float:
-        """Seconds to train `tokens` in the layout of `point`, frozen there and its clock let go."""
+        """Seconds to train `tokens` in the layout of `point`, frozen, with no clock locked."""
         home = next((each for each in self.unheld if each.layout == point.layout), point)
         if self.rho(home) <= self.rho(point):
             return tokens / self.rho(point)

@@ -10,7 +10,7 @@ Invariant: a message with any malformed part is refused whole (`InputInvalid`), 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -196,16 +196,7 @@ class GpuControl:
 
     def to_json(self) -> dict[str, Any]:
         """Encode as a JSON object."""
-        return {
-            "gpu_uuid": self.gpu_uuid,
-            "clock_mhz": self.clock_mhz,
-            "cap_w": self.cap_w,
-            "trouble": self.trouble,
-            "settable": self.settable,
-            "limit_w": self.limit_w,
-            "floor_w": self.floor_w,
-            "fault": self.fault,
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: object) -> "GpuControl":

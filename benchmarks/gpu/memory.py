@@ -206,7 +206,7 @@ def pieces_of(tensor: torch.Tensor, limit: int) -> list[TensorPiece]:
 def in_shared_memory(bench: Bench, limit: float) -> dict[str, Any]:
     """One row: the staged copy of a switch, hashed on the way, into pages that are there."""
     pieces, area = pieces_of(bench.tensor, PIECE_BYTES), StagingArea()
-    area.reserve(nbytes_of(0, pieces))
+    area.reserve(nbytes_of(pieces))
     speed = bench.gb_per_s(partial(write, area, 0, pieces))
     threads = copiers.count(bench.nbytes)
     what = f"the staged copy of a switch, hashed, {threads} threads"

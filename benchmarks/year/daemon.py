@@ -302,7 +302,7 @@ class Simulated:
         asked = [point for when, point in run.job.asked if when <= now]
         for number in self._unsaid(run, "asked", len(asked)):
             self.journal.runs.order_point(
-                run.job.name, asked[number], reason="the scenario says so", by="year", now=now
+                run.job.name, asked[number], reason="the scenario says so", by="year"
             )
 
     def _fetch(self, run: Run, now: datetime) -> None:

@@ -63,8 +63,6 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
-    """A call that waits for a thread."""
-
     caller: Caller
     job: Callable[[], Any]
     done: "asyncio.Future[Any]"

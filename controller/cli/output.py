@@ -7,7 +7,7 @@ to a width when it is not.
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -55,6 +55,19 @@ def columns() -> int:
 def rows() -> int | None:
     """Give the height of the terminal in lines; None: this is none, and has no end."""
     return shutil.get_terminal_size().lines if sys.stdout.isatty() else None
+
+
+def print_answer(answer: Any, lines: Callable[[], Iterable[Text | str]], as_json: bool) -> None:
+    """Print an answer as one JSON value, or else the lines that say it."""
+    if as_json:
+        print_json(answer)
+    else:
+        print_lines(lines())
+
+
+def print_done(answer: Mapping[str, Any], as_json: bool) -> None:
+    """Print the answer to an order: what was done."""
+    print_answer(answer, lambda: [answer["done"]], as_json)
 
 
 def print_lines(lines: Iterable[Text | str]) -> None:

@@ -329,20 +329,10 @@ def _write_intent_row(
 ) -> None:
     target = _catalogue(row, decision).point(decision.target)
     asked = row.ordered_point == target.id
-    # Keep who asked and why with the switch, because the request is deleted once it is ordered.
-    reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
-    order = Order(
-        switch_id=str(uuid.uuid4()),
-        epoch=epoch,
-        run=row.run,
-        attempt=row.attempt,
-        point=target.id,
+    order = replace(
+        order_where_it_is(row, target.id, _mode(row, target), _reason(row, decision, asked), epoch),
         layout=target.layout,
         ranks=tuple(range(target.layout.world_size)),
-        not_before_step=row.step + 1,
-        valid_until_step=row.step + BOUNDARIES_VALID * max(1, row.boundary_every),
-        mode=_mode(row, target),
-        reason=reason,
         waits_s=_waits_s(row, target),
     )
     _commit(journal, row, decision, order, asked=asked, now=now)
@@ -355,19 +345,9 @@ def _order_sleep(
     if decision.wakes_at is None:
         raise NotSwitched("nobody said until when it is to sleep")
     asked = row.ordered_point == PAUSED
-    reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
-    order = Order(
-        switch_id=str(uuid.uuid4()),
-        epoch=epoch,
-        run=row.run,
-        attempt=row.attempt,
-        point=PAUSED,
-        layout=row.layout,
-        ranks=row.ranks,
-        not_before_step=row.step + 1,
-        valid_until_step=row.step + BOUNDARIES_VALID * max(1, row.boundary_every),
-        mode=SwitchMode.SUSPEND,
-        reason=reason,
+    reason = _reason(row, decision, asked)
+    order = replace(
+        order_where_it_is(row, PAUSED, SwitchMode.SUSPEND, reason, epoch),
         wakes_at=decision.wakes_at.isoformat(),
         sleeps_s=max(0.0, (decision.wakes_at - now).total_seconds()),
     )
@@ -384,21 +364,37 @@ def _order_to_wake(
     if layout != row.layout:
         ranks = tuple(range(layout.world_size))
     asked = bool(decision.target) and row.ordered_point == decision.target
-    reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
-    order = Order(
-        switch_id=str(uuid.uuid4()),
-        epoch=epoch,
-        run=row.run,
-        attempt=row.attempt,
-        point=decision.target,
+    reason = _reason(row, decision, asked)
+    order = replace(
+        order_where_it_is(row, decision.target, SwitchMode.RESUME, reason, epoch),
         layout=layout,
         ranks=ranks,
         not_before_step=row.step,
         valid_until_step=row.step,
-        mode=SwitchMode.RESUME,
-        reason=reason,
     )
     _commit(journal, row, replace(decision, current=PAUSED), order, asked=asked, now=now)
+
+
+def order_where_it_is(row: RunRow, point: str, mode: SwitchMode, reason: str, epoch: int) -> Order:
+    """Make an order for the layout that a run has, valid at its next boundaries."""
+    return Order(
+        switch_id=str(uuid.uuid4()),
+        epoch=epoch,
+        run=row.run,
+        attempt=row.attempt,
+        point=point,
+        layout=row.layout,
+        ranks=row.ranks,
+        not_before_step=row.step + 1,
+        valid_until_step=row.step + BOUNDARIES_VALID * max(1, row.boundary_every),
+        mode=mode,
+        reason=reason,
+    )
+
+
+def _reason(row: RunRow, decision: Decision, asked: bool) -> str:
+    # Keep who asked and why with the switch, because the request is deleted once it is ordered.
+    return f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
 
 
 def _commit(
@@ -428,6 +424,11 @@ def _commit(
 def _mode(row: RunRow, target: OperatingPoint) -> SwitchMode:
     if row.resizes_to(target):
         return SwitchMode.RESIZE
+    return rebuilding(row)
+
+
+def rebuilding(row: RunRow) -> SwitchMode:
+    """Return how a run is rebuilt on the GPUs that it has: in its processes, if it can be."""
     return SwitchMode.IN_PLACE if "in_place" in row.capabilities else SwitchMode.RESTART
 
 

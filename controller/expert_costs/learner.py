@@ -126,7 +126,7 @@ class CostLearner:
         self._reports.keep(rows)
         self._forget(rows)
         live = [row for row in rows.values() if row.state == "live"]
-        self._read(live, now)
+        self._read(live)
         for row in live:
             with loop_facts.isolation.alone(row.run, "learning what its experts cost"):
                 self._learn(row, now)
@@ -182,7 +182,6 @@ class CostLearner:
         return {gpu: sweeps[gpu] for gpu in sorted(row.gpus_used) if gpu in sweeps}
 
     def _forget(self, rows: Mapping[str, RunRow]) -> None:
-        """Forget the runs that have ended."""
         ended = self._runs.keys() - rows.keys()
         if ended and self._recalled is not None:
             self._journal.expert_learning.forget(ended, epoch=self._recalled)
@@ -206,7 +205,7 @@ class CostLearner:
                 elif not learning.kept:
                     self._keep(row, learning, learning.telling, now)
 
-    def _read(self, rows: list[RunRow], now: datetime) -> None:
+    def _read(self, rows: list[RunRow]) -> None:
         """Add the newest reading of every GPU of these runs."""
         clocks = {gpu: row.clock_mhz for row in rows for gpu in row.gpus_used}
         for gpu in self._marks.keys() - clocks.keys():

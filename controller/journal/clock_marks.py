@@ -18,12 +18,12 @@ HOST_LENGTH = 255
 
 
 class ClockMarks:
-    """The table of marks, as one machine sees it."""
+    """The table of marks, as this machine sees it."""
 
-    def __init__(self, database: Database, host: str = "") -> None:
-        """Keep the database. `host`: the machine whose marks these are; "": this one."""
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
         self._database = database
-        self._host = (host or socket.gethostname())[:HOST_LENGTH]
+        self._host = socket.gethostname()[:HOST_LENGTH]
 
     def newest(self) -> ClockRecord | None:
         """Give this machine's mark; None before its first.

@@ -19,7 +19,6 @@ from wattmesh.controller.planner.joint_asking import joint_moment, joint_terms, 
 from wattmesh.controller.planner.joint_state import JointState, JointTerms
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
 from wattmesh.controller.planner.wire import JointRequest, JointResult, read_joint, to_line
-from wattmesh.errors import InputInvalid
 from wattmesh.policies.cluster.joint_question import JointQuestion, joint_question, rooms
 from wattmesh.policies.decision import Observation, RoomStep, RunView
 
@@ -33,8 +32,6 @@ GRACE_S = 60.0
 
 REST_S, MOST_REST_S = 30.0, 1800.0
 """Seconds until a question that failed is asked again, doubled with each failure; at most."""
-
-JOIN_S, KILL_S = 5.0, 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +97,7 @@ class JointWorker:
         with self._changed:
             self._stopping, self._wish = True, None
             self._changed.notify_all()
-        until_s = time.monotonic() + JOIN_S
-        while self._thread is not None and self._thread.is_alive():
-            self._process.kill()
-            self._thread.join(KILL_S)
-            if time.monotonic() > until_s:
-                log.warning("the joint planner did not end in %.0f s", JOIN_S)
-                return
+        self._process.end_thread(self._thread, "joint planner")
 
     def _look(self, seen: Observation) -> None:
         """Take in a new observation once, however many runs it has."""
@@ -170,15 +161,13 @@ class JointWorker:
             return JointState(reason=why_not_asked(seen))
         self._give_way()
         line = to_line(JointRequest(joint=asked, solve_s=self._solve_s))
-        answer = self._process.ask(line, self._solve_s + self._grace_s)
-        self._give_way()
-        try:
-            result = read_joint(answer)
-        except InputInvalid as error:
-            raise PlannerFailed(f"the planning process answers nonsense ({error})") from error
-        if result.digest != asked.digest:
-            raise PlannerFailed("the planning process answered another question than was asked")
-        return _state(wish, asked, result)
+
+        def read(told: bytes) -> JointResult:
+            self._give_way()
+            return read_joint(told)
+
+        limit_s = self._solve_s + self._grace_s
+        return _state(wish, asked, self._process.answer(line, limit_s, read, asked.digest))
 
     def _failed(self, why: str) -> JointState:
         """Take the rooms away, and rest."""

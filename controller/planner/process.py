@@ -9,11 +9,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Protocol, TypeVar
 
-from wattmesh.errors import RetryLater
+from wattmesh.errors import InputInvalid, RetryLater
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +27,27 @@ MOST = 1 << 24
 GRACE_S = 2.0
 """How long a child that closed its socket may take to end."""
 
+JOIN_S, KILL_S = 5.0, 0.05
+"""Seconds to wait for the end of the thread that asks, and between two kills of the child."""
+
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """The planner's arrays are small, and each thread would cost memory of its own."""
 
 
 class PlannerFailed(RetryLater):
     """The planning process did not answer; the price rule decides for runs meanwhile."""
+
+
+class Answered(Protocol):
+    """What names the question that it answers."""
+
+    @property
+    def digest(self) -> str:
+        """Of the question."""
+        ...
+
+
+Answer = TypeVar("Answer", bound=Answered)
 
 
 class PlanProcess:
@@ -72,11 +89,41 @@ class PlanProcess:
             raise
         return answer
 
+    def answer(
+        self, line: bytes, limit_s: float, read: Callable[[bytes], Answer], digest: str
+    ) -> Answer:
+        """Ask, and read an answer to the question of this digest.
+
+        Raises:
+            PlannerFailed: as `ask`, or what came is no such answer; the child was ended.
+        """
+        told = self.ask(line, limit_s)
+        try:
+            found = read(told)
+        except InputInvalid as error:
+            self.end()
+            raise PlannerFailed(f"the planning process answers nonsense ({error})") from error
+        if found.digest != digest:
+            self.end()
+            raise PlannerFailed("the planning process answered another question than was asked")
+        return found
+
     def kill(self) -> None:
         """End the child from another thread; `ask` then raises that it ended."""
         child = self._child
         if child is not None:
             child.kill()
+
+    def end_thread(self, thread: threading.Thread | None, who: str) -> None:
+        """Kill the child until the thread that asks it has ended."""
+        until_s = time.monotonic() + JOIN_S
+        while thread is not None and thread.is_alive():
+            # Repeated: the thread may be about to start the process.
+            self.kill()
+            thread.join(KILL_S)
+            if time.monotonic() > until_s:
+                log.warning("the %s did not end in %.0f s", who, JOIN_S)
+                return
 
     def end(self, *, grace_s: float = 0.0) -> int | None:
         """End the child; give the status it ended with.

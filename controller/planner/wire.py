@@ -5,10 +5,11 @@ half an answer. Nothing is pickled.
 """
 
 import json
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
 from math import inf, isfinite
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -72,7 +73,7 @@ def read_request(line: bytes) -> SolveRequest:
     Raises:
         InputInvalid: the line is not a question.
     """
-    return _read(_request_adapter(), line, "question")
+    return _read(SolveRequest, line, "question")
 
 
 def read_joint_request(line: bytes) -> JointRequest:
@@ -81,7 +82,7 @@ def read_joint_request(line: bytes) -> JointRequest:
     Raises:
         InputInvalid: the line is no such question.
     """
-    return _read(_joint_request_adapter(), line, "joint question")
+    return _read(JointRequest, line, "joint question")
 
 
 def read_joint(line: bytes) -> JointResult:
@@ -90,7 +91,7 @@ def read_joint(line: bytes) -> JointResult:
     Raises:
         InputInvalid: the line is no such answer.
     """
-    found = _read(_joint_result_adapter(), line, "joint answer")
+    found = _read(JointResult, line, "joint answer")
     answer = found.answer
     if answer is not None:
         rooms_w = [each[2] for steps in answer.rooms.values() for each in steps]
@@ -105,40 +106,26 @@ def read_result(line: bytes) -> SolveResult:
     """Read an answer.
 
     Raises:
-        InputInvalid: the line is not an answer.
+        InputInvalid: the line is not an answer, or its plan is one to another question.
     """
-    return _read(_result_adapter(), line, "answer")
+    found = _read(SolveResult, line, "answer")
+    if found.plan is not None and found.plan.digest != found.digest:
+        raise InputInvalid("no answer: its plan answers another question")
+    return found
 
 
-def _read(adapter: TypeAdapter[T], line: bytes, what: str) -> T:
+def _read(kind: type[T], line: bytes, what: str) -> T:
     try:
-        return adapter.validate_json(line)
+        found: T = _adapter(cast(Hashable, kind)).validate_json(line)
     except ValidationError as error:
         raise InputInvalid(f"no {what}: {_first(error)}") from error
+    return found
 
 
 @cache
-def _request_adapter() -> TypeAdapter[SolveRequest]:
-    """Made on first use: a daemon without runs needs none."""
-    return TypeAdapter(SolveRequest)
-
-
-@cache
-def _joint_request_adapter() -> TypeAdapter[JointRequest]:
-    """Made on first use: only the planning process reads questions."""
-    return TypeAdapter(JointRequest)
-
-
-@cache
-def _joint_result_adapter() -> TypeAdapter[JointResult]:
-    """Made on first use: few daemons are under a cap."""
-    return TypeAdapter(JointResult)
-
-
-@cache
-def _result_adapter() -> TypeAdapter[SolveResult]:
-    """Made on first use."""
-    return TypeAdapter(SolveResult)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Made on first use: no process needs all of them."""
+    return TypeAdapter(kind)
 
 
 def _first(error: ValidationError) -> str:

@@ -27,9 +27,6 @@ from wattmesh.policies.shared_grid import SharedGrid
 
 log = logging.getLogger(__name__)
 
-JOIN_S, KILL_S = 5.0, 0.05
-"""Seconds to wait for the planner's end, and between two attempts to kill its process."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
@@ -52,7 +49,7 @@ class Patience:
 
 
 @dataclass(slots=True)
-class _Desk:
+class _AskedRun:
     """One run: what was asked last, and its state."""
 
     state: PlanState = field(default_factory=PlanState)
@@ -104,7 +101,7 @@ class PlanWorker:
         self._give_way = give_way
         self._grid: tuple[Observation, SharedGrid] | None = None
         self._changed = threading.Condition()
-        self._desks: dict[str, _Desk] = {}
+        self._asked_runs: dict[str, _AskedRun] = {}
         self._wishes: dict[str, _Wish] = {}
         self._totals = Planning()
         self._rest_until_s = 0.0
@@ -119,19 +116,19 @@ class PlanWorker:
         clause = shared_clause(shared, seen.now)
         with self._changed:
             self._forget_ended(seen)
-            context = self._desks.setdefault(run.run, _Desk())
-            if context.state.shared != clause:
-                context.state = replace(context.state, shared=clause)
+            kept = self._asked_runs.setdefault(run.run, _AskedRun())
+            if kept.state.shared != clause:
+                kept.state = replace(kept.state, shared=clause)
             if run.open_switch is None:
                 wish = _Wish(seen=seen, run=run, terms=now_terms, sharing=len(shared.rooms))
-                self._wish(context, wish)
-            plan = context.state.plan
-            return plan if plan is not None and context.state.terms == now_terms else None
+                self._wish(kept, wish)
+            plan = kept.state.plan
+            return plan if plan is not None and kept.state.terms == now_terms else None
 
     def planning(self) -> Planning:
         """Give the state of planning."""
         with self._changed:
-            states = {run: context.state for run, context in self._desks.items()}
+            states = {run: kept.state for run, kept in self._asked_runs.items()}
             joint = self._joint.state if self._joint is not None else JointState()
             return replace(self._totals, runs=states, waiting=len(self._wishes), joint=joint)
 
@@ -143,35 +140,28 @@ class PlanWorker:
             self._stopping = True
             self._wishes.clear()
             self._changed.notify_all()
-        until_s = time.monotonic() + JOIN_S
-        while self._thread is not None and self._thread.is_alive():
-            # Repeated: the thread may be about to start the process.
-            self._process.kill()
-            self._thread.join(KILL_S)
-            if time.monotonic() > until_s:
-                log.warning("the planner did not end in %.0f s", JOIN_S)
-                return
+        self._process.end_thread(self._thread, "planner")
 
     def _forget_ended(self, seen: Observation) -> None:
-        if len(self._desks) <= len(seen.runs):
+        if len(self._asked_runs) <= len(seen.runs):
             return
-        for gone in self._desks.keys() - {each.run for each in seen.runs}:
-            del self._desks[gone]
+        for gone in self._asked_runs.keys() - {each.run for each in seen.runs}:
+            del self._asked_runs[gone]
             self._wishes.pop(gone, None)
 
-    def _wish(self, context: _Desk, wish: _Wish) -> None:
+    def _wish(self, kept: _AskedRun, wish: _Wish) -> None:
         """Queue a question if what a plan depends on has changed."""
         seen, run = wish.seen, wish.run
         key = (*wish.terms, *moment(seen, run))
-        if context.asked == key or self._monotonic() < context.again_s or self._stopping:
+        if kept.asked == key or self._monotonic() < kept.again_s or self._stopping:
             return
         reason = why_none(seen, run)
         if reason:
             # Not recorded as asked: what is missing may come with any cycle.
             self._wishes.pop(run.run, None)
-            context.state = replace(context.state, reason=reason)
+            kept.state = replace(kept.state, reason=reason)
             return
-        context.asked, context.state = key, replace(context.state, reason="")
+        kept.asked, kept.state = key, replace(kept.state, reason="")
         self._wishes[run.run] = wish
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="planner", daemon=True)
@@ -205,7 +195,7 @@ class PlanWorker:
                 rest_s = self._rest_until_s - self._monotonic()
                 if self._wishes and rest_s <= 0:
                     name = next(iter(self._wishes))
-                    wish, state = self._wishes.pop(name), self._desks[name].state
+                    wish, state = self._wishes.pop(name), self._asked_runs[name].state
                     return wish, state.plan if state.terms == wish.terms else None
                 self._changed.wait(rest_s if self._wishes else None)
         return None, None
@@ -226,31 +216,22 @@ class PlanWorker:
         if asked is None:
             return SolveResult(digest="", seconds=0.0, reason="no time is left to plan")
         line = to_line(SolveRequest(question=asked, before=before))
-        answer = self._process.ask(line, self._patience.solve_s)
-        try:
-            result = read_result(answer)
-        except InputInvalid as error:
-            self._process.end()
-            raise PlannerFailed(f"the planning process answers nonsense ({error})") from error
-        if result.digest != asked.digest or (result.plan and result.plan.digest != asked.digest):
-            self._process.end()
-            raise PlannerFailed("the planning process answered another question than was asked")
-        return result
+        return self._process.answer(line, self._patience.solve_s, read_result, asked.digest)
 
     def _store(self, wish: _Wish, result: SolveResult) -> None:
         with self._changed:
             self._totals = replace(
                 self._totals, answered=self._totals.answered + 1, in_a_row=0, trouble=""
             )
-            context = self._desks.get(wish.run.run)
-            if context is not None:
+            kept = self._asked_runs.get(wish.run.run)
+            if kept is not None:
                 plan = replace(result.plan, sharing=wish.sharing) if result.plan else None
-                context.state = PlanState(
+                kept.state = PlanState(
                     plan=plan,
                     terms=wish.terms,
                     reason=result.reason,
                     solve_s=result.seconds,
-                    shared=context.state.shared,
+                    shared=kept.state.shared,
                 )
             idle = not self._wishes
         if idle:
@@ -267,9 +248,9 @@ class PlanWorker:
                 totals, failed=totals.failed + 1, in_a_row=totals.in_a_row + 1, trouble=why
             )
             self._rest_until_s = now_s + self._patience.rest(totals.in_a_row)
-            context = self._desks.get(wish.run.run)
-            if context is not None:
-                failures = context.state.failures + 1
-                context.state = replace(context.state, failures=failures, trouble=why)
-                context.asked, context.again_s = (), now_s + self._patience.rest(failures)
+            kept = self._asked_runs.get(wish.run.run)
+            if kept is not None:
+                failures = kept.state.failures + 1
+                kept.state = replace(kept.state, failures=failures, trouble=why)
+                kept.asked, kept.again_s = (), now_s + self._patience.rest(failures)
         log.warning("run %s: %s; the price rule decides meanwhile", wish.run.name, why)

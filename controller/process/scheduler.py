@@ -98,11 +98,11 @@ class Jobs:
             next_run_time=datetime.now(UTC),
         )
 
-    def daily(self, name: str, hour: int, work: Callable[[], None], timezone: str = "UTC") -> None:
-        """Call `work` once a day; a run that comes up to 12 hours late is still run."""
+    def daily(self, name: str, hour: int, work: Callable[[], None]) -> None:
+        """Call `work` daily, 7 minutes past `hour` (UTC), or up to 12 hours later."""
         self._scheduler.add_job(
             _guarded,
-            CronTrigger(hour=hour, minute=7, timezone=timezone),
+            CronTrigger(hour=hour, minute=7, timezone="UTC"),
             args=(name, work),
             id=name,
             name=name,

@@ -72,14 +72,13 @@ class WalkEnd:
     """How one launch ended.
 
     Attributes:
-        rows: the steps that it logged. `own_rows`: by the job itself, where it does.
+        rows: the steps that it logged.
         trouble: what kept it from the end of the walk; None where nothing did.
         sentence: the same in words, with what to do; "".
         log: all that the job said.
     """
 
     rows: tuple[StepRow, ...]
-    own_rows: tuple[StepRow, ...]
     trouble: Trouble | None
     sentence: str
     log: Path
@@ -135,7 +134,6 @@ def run_walk(
     trouble, sentence = ended or (None, "")
     return WalkEnd(
         rows=rows,
-        own_rows=logged(place.own_steps),
         trouble=trouble,
         sentence=f"{sentence} All it said is in {child.log}." if sentence else "",
         log=child.log,

@@ -12,7 +12,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from wattmesh.controller.profile.job import Candidate
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.itinerary import EPOCH, Itinerary
-from wattmesh.reconfig.switch import AT_PACE, SwitchState
+from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import (
     Heartbeat,
     HeartbeatAnswer,
@@ -45,15 +45,12 @@ class Arrival:
     Attributes:
         step: the boundary's.
         elapsed_s: from the boundary until it was confirmed.
-        at_pace_s: from the boundary to the end of the first step at normal pace; None until the job
-            has reported it.
     """
 
     origin: str
     target: str
     step: int
     elapsed_s: float
-    at_pace_s: float | None = None
 
 
 class ProfileWalk:
@@ -201,7 +198,6 @@ class ProfileWalk:
         """Go on to the next point when a switch has ended, confirmed or not."""
         with self._lock:
             self.heard_s, self.due_s = time.monotonic(), None
-            self._note_pace(message)
             target = None if self._itinerary.over else self._next
             if target is None or not self._itinerary.ended(message):
                 return
@@ -238,13 +234,6 @@ class ProfileWalk:
     def _next(self) -> Candidate:
         return self._points[self._itinerary.next]
 
-    def _note_pace(self, message: Transition) -> None:
-        """Keep when the run was at pace, which a job tells some steps after the switch."""
-        at_pace_s = message.evidence.get(AT_PACE)
-        for index, each in enumerate(self.arrivals):
-            if each.step == message.step and isinstance(at_pace_s, int | float):
-                self.arrivals[index] = replace(each, at_pace_s=float(at_pace_s))
-
 
 class WalkServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """Serves one walk over a Unix socket; a context manager."""
@@ -272,8 +261,6 @@ class WalkServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """The calls that a job makes."""
-
     server: WalkServer
 
     def do_POST(self) -> None:

@@ -34,7 +34,7 @@ AHEAD_H = 72.0
 LONGEST = timedelta(days=30)
 """The furthest that a plan looks ahead."""
 
-DAY = timedelta(days=1)
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 
 
 class ReplayForecast(Protocol):
@@ -83,9 +83,9 @@ class PersistenceForecast:
 class OwnForecast:
     """Our own forecast, made from the recorded history before now, and kept for further calls."""
 
-    def __init__(self, grid: GridSeries, every: timedelta = timedelta(hours=1)) -> None:
-        """Make a new forecast at most once per `every`; until then the newest is cut shorter."""
-        self._grid, self._every = grid, every
+    def __init__(self, grid: GridSeries) -> None:
+        """Make a new forecast at most once an hour; until then the newest is cut shorter."""
+        self._grid = grid
         self._made: dict[datetime, Slots] = {}
         self._taught: tuple[datetime, Lessons | None, Climatology | None] | None = None
 
@@ -93,7 +93,7 @@ class OwnForecast:
         """Forecast from what was recorded up to the running interval, which is known."""
         grid = self._grid
         running = grid.slots[grid.index(now)]
-        asked = grid.start + ((running.end - grid.start) // self._every) * self._every
+        asked = grid.start + ((running.end - grid.start) // HOUR) * HOUR
         if asked not in self._made:
             self._made[asked] = self._predict(asked)
         return joined((running,), self._made[asked])

@@ -44,7 +44,7 @@ def troubles(
             that waits for it, and a restart of the daemon would not help.
     """
     found = (
-        *_daemon(view, loop_facts, journal_hangs_s),
+        *_daemon(loop_facts, journal_hangs_s),
         *_sources(view, loop_facts),
         *_devices(view, loop_facts),
         *_cap(view),
@@ -77,7 +77,7 @@ def off_catalogue(line: PointLine) -> str:
     return f"{' and '.join(said)} {over}" if said else ""
 
 
-def _daemon(view: StatusView, loop_facts: LoopFacts, journal_hangs_s: float) -> Iterator[str]:
+def _daemon(loop_facts: LoopFacts, journal_hangs_s: float) -> Iterator[str]:
     if loop_facts.outage is not None:
         for_s = loop_facts.clock.monotonic() - loop_facts.outage.since_s
         said = loop_facts.outage.sentence.rstrip(".")

@@ -6,7 +6,6 @@ Invariant: it only shows what it is given; it observes and decides nothing.
 import shutil
 import sys
 import time
-from typing import TextIO
 
 QUIET_S = 5.0
 """Seconds between two lines of progress when the output is not a terminal."""
@@ -15,9 +14,9 @@ QUIET_S = 5.0
 class ProgressPrinter:
     """The demo's output; `silent` for `--json`, so that standard output is one JSON value."""
 
-    def __init__(self, stream: TextIO | None = None, *, silent: bool = False) -> None:
-        """Write to `stream`, standard output by default."""
-        self._stream = stream or sys.stdout
+    def __init__(self, *, silent: bool = False) -> None:
+        """Write to standard output."""
+        self._stream = sys.stdout
         self._silent = silent
         self._live = self._stream.isatty()
         self._width = 0

@@ -10,13 +10,13 @@ Shape suffixes: B batch, S sequence, N tokens (B * S), M rows (a token once for 
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from examples.pretrain.config import ModelConfig
 from wattmesh.integrations.pytorch.expert_bottleneck import NarrowMap
 from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel
 from wattmesh.integrations.pytorch.experts.router import EnergyRouter, Routed
+from wattmesh.integrations.pytorch.gradients import shard_of
 
 
 class StackedExperts(nn.Module):
@@ -32,7 +32,7 @@ class StackedExperts(nn.Module):
 
     def forward(self, rows_MD: Tensor, counts_L: Tensor) -> Tensor:
         """Apply each expert to its rows: (M, D) in and out, sorted by expert."""
-        gate_LFD, up_LFD, down_LDF = (_local(each) for each in (self.gate, self.up, self.down))
+        gate_LFD, up_LFD, down_LDF = (shard_of(each) for each in (self.gate, self.up, self.down))
         done = []
         for expert, part_MD in enumerate(torch.split(rows_MD, counts_L.tolist())):
             hidden_MF = functional.silu(part_MD @ gate_LFD[expert].T) * (part_MD @ up_LFD[expert].T)
@@ -141,8 +141,3 @@ class TimedMixtureOfExperts(MixtureOfExperts):
 def make_mixture(config: ModelConfig) -> MixtureOfExperts:
     """Make the mixture of a layer: one that sees noise levels, if the model has such."""
     return TimedMixtureOfExperts(config) if config.noise_levels else MixtureOfExperts(config)
-
-
-def _local(parameter: Tensor) -> Tensor:
-    """Return this rank's part of a parameter; gradients flow back to it."""
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -23,7 +23,7 @@ from wattmesh.integrations.carbon.electricity_maps_answers import (
     verdict,
 )
 from wattmesh.integrations.carbon.reading.credentials import Credentials
-from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.http import BehindBreaker, JsonHttp
 from wattmesh.integrations.carbon.reading.rows import (
     ORIGIN,
     DecodedRows,
@@ -59,7 +59,7 @@ DENIED_FOR = timedelta(days=1)
 RANGE, HISTORY, LATEST, FORECAST = "past-range", "history", "latest", "forecast"
 
 
-class ElectricityMaps:
+class ElectricityMaps(BehindBreaker):
     """One zone's average intensity (`Provider`)."""
 
     def __init__(
@@ -131,11 +131,6 @@ class ElectricityMaps:
             lag_s=3600.0,
             forecast_s=HORIZONS_H[-1] * 3600.0,
         )
-
-    @property
-    def breaker_state(self) -> str:
-        """State of the circuit breaker: closed, open or half-open."""
-        return self._http.breaker_state
 
     def capabilities(self, now: datetime) -> Capabilities:
         """Query which endpoints this key may use in this zone.

@@ -11,7 +11,7 @@ from typing import Any
 from wattmesh.errors import InputInvalid, NoData, Transient
 from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, fault, refusal
 from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
-from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.http import BehindBreaker, JsonHttp
 from wattmesh.integrations.carbon.reading.json_shape import (
     G_PER_KWH,
     ORIGIN,
@@ -31,7 +31,7 @@ LATEST = 4
 """Intervals that `latest` asks for, in addition to the lag."""
 
 
-class HttpJson:
+class HttpJson(BehindBreaker):
     """A declared series (`Provider`)."""
 
     def __init__(
@@ -93,11 +93,6 @@ class HttpJson:
     def series(self) -> Series:
         """The declared intervals."""
         return self._series
-
-    @property
-    def breaker_state(self) -> str:
-        """State of the circuit breaker: closed, open or half-open."""
-        return self._http.breaker_state
 
     def capabilities(self, now: datetime) -> Capabilities:
         """Fetch the newest intervals, which shows whether the settings fit the service.

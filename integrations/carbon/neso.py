@@ -12,7 +12,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid, NoData, Transient
 from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, fault, refusal
-from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.http import BehindBreaker, JsonHttp
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 
@@ -32,7 +32,7 @@ FORM = "%Y-%m-%dT%H:%MZ"
 MODEL = "NESO forecast"
 
 
-class Neso:
+class Neso(BehindBreaker):
     """The national series (`Provider`)."""
 
     def __init__(
@@ -65,11 +65,6 @@ class Neso:
             lag_s=HALF_HOUR.total_seconds(),
             forecast_s=AHEAD_S,
         )
-
-    @property
-    def breaker_state(self) -> str:
-        """State of the circuit breaker: closed, open or half-open."""
-        return self._http.breaker_state
 
     def capabilities(self, now: datetime) -> Capabilities:
         """Fetch the newest values, which shows that the service answers; there are no keys.

@@ -19,7 +19,7 @@ from wattmesh.integrations.carbon.neso import (
     half_hour,
     rows_of,
 )
-from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.http import BehindBreaker, JsonHttp
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, Series, Signal
 
 REGIONS = 17
@@ -39,7 +39,7 @@ def is_region(zone: str) -> bool:
     return letters and 2 <= len(zone) <= LONGEST_POSTCODE and any(map(str.isdecimal, zone))
 
 
-class NesoRegion:
+class NesoRegion(BehindBreaker):
     """The forecast of one region (`Provider`)."""
 
     def __init__(
@@ -75,11 +75,6 @@ class NesoRegion:
             trailing=timedelta(),
             deep_trailing=timedelta(),
         )
-
-    @property
-    def breaker_state(self) -> str:
-        """State of the circuit breaker: closed, open or half-open."""
-        return self._http.breaker_state
 
     def capabilities(self, now: datetime) -> Capabilities:
         """Fetch a forecast, which shows whether the region is known.

@@ -16,7 +16,7 @@ from typing import Any
 
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, NotEntitled
 from wattmesh.integrations.carbon.reading.credentials import Credentials
-from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.http import BehindBreaker, JsonHttp
 from wattmesh.integrations.carbon.reading.rows import (
     ORIGIN,
     DecodedRows,
@@ -77,7 +77,7 @@ SIGNAL_TYPES = {
 }
 
 
-class WattTime:
+class WattTime(BehindBreaker):
     """One signal of one region (`Provider`)."""
 
     def __init__(
@@ -138,11 +138,6 @@ class WattTime:
             lag_s=self._type.lag_s,
             forecast_s=self._type.forecast_h * 3600.0,
         )
-
-    @property
-    def breaker_state(self) -> str:
-        """State of the circuit breaker: closed, open or half-open."""
-        return self._http.breaker_state
 
     def capabilities(self, now: datetime) -> Capabilities:
         """Query which endpoints this user may use for this signal and region.

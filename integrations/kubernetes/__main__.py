@@ -32,7 +32,14 @@ from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book, patience
-from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_zero, read_seconds
+from wattmesh.reconfig.launcher.command_line import (
+    add_limits,
+    command_of,
+    print_launches,
+    read_count,
+    read_count_or_zero,
+    say,
+)
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP
@@ -49,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = chosen.act(chosen)
     except (OSError, WattmeshError) as error:
-        _say(str(error))
+        say(str(error))
         return EXIT_GAVE_UP
     return status
 
@@ -71,7 +78,7 @@ def _render(chosen: argparse.Namespace) -> int:
         folder=str(chosen.checkpoint_dir),
         claim=chosen.claim,
         mount=chosen.mount,
-        command=_command(chosen),
+        command=command_of(chosen),
         account=chosen.account,
         url=chosen.url,
         socket_dir=chosen.socket_dir,
@@ -90,20 +97,20 @@ def _run(chosen: argparse.Namespace) -> int:
         address=chosen.address,
         folder=RunFolder(chosen.checkpoint_dir),
     )
-    ranks = Torchrun(chosen.nproc, _command(chosen))
+    ranks = Torchrun(chosen.nproc, command_of(chosen))
     if pod.host:
-        return run.follow(pod, ranks, _say)
+        return run.follow(pod, ranks, say)
     try:
         return run.lead(
             pod,
             KubernetesClient(ApiAddress.of_pod(os.environ)),
             ranks,
-            _say,
+            say,
             max_restarts=chosen.max_restarts,
             stop_grace_s=chosen.stop_grace,
         )
     except (OSError, SourceUnavailable) as error:
-        _say(str(error))
+        say(str(error))
         return run.EXIT_AGAIN
 
 
@@ -124,10 +131,10 @@ def _wake(chosen: argparse.Namespace) -> int:
             begun = queue.begin_now(key)
             if begun.state not in STANDS and not chosen.key:
                 raise InputInvalid(f"{begun.name} does not begin any more: create the job again.")
-            _say(f"{begun.name} begins as soon as it has nodes.")
+            say(f"{begun.name} begins as soon as it has nodes.")
             return EXIT_FINISHED
         if note is None:
-            _say("the run has begun.")
+            say("the run has begun.")
             return EXIT_FINISHED
         if _ordered(folder, queue, note, math.inf if chosen.watch else 0.0) or not chosen.watch:
             return EXIT_FINISHED
@@ -146,9 +153,9 @@ def _ordered(
     if order is not None:
         taken = waking.begin(folder, note, order)
     if taken is None:
-        _say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
+        say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
         return False
-    _say(f"the run is woken: {taken.reason}")
+    say(f"the run is woken: {taken.reason}")
     following = NextLaunch(key=taken.switch_id, run=note.run, ranks=len(taken.ranks))
     larger = max(taken.ranks) >= note.launched
 
@@ -157,25 +164,22 @@ def _ordered(
             if larger and queue.hold(following).state in STANDS:
                 return queue.begin_now(following.key)
         except InputInvalid as error:
-            _say(f"it wakes in the size in which it fell asleep: {error}")
+            say(f"it wakes in the size in which it fell asleep: {error}")
         return queue.begin_now(note.key)
 
     # An order is taken once: left here, it would wake nobody before the alarm.
     begun = patience.until_answered(
         begin,
         lambda: asleep.read(folder.asleep_file, AsleepNote) is not None,
-        _say,
+        say,
         patience_s,
     )
-    _say(f"{begun.name} begins as soon as it has nodes.")
+    say(f"{begun.name} begins as soon as it has nodes.")
     return True
 
 
 def _held(chosen: argparse.Namespace) -> int:
-    for each in LaunchBook(RunFolder(chosen.checkpoint_dir)).told():
-        jobs = ", ".join(each.jobs) or each.begun_by
-        until = f" until {each.begins_at}" if each.begins_at else ""
-        print(f"{each.state:9} {each.ranks} ranks{until}, job {jobs}, {each.key or 'by hand'}")
+    print_launches(LaunchBook(RunFolder(chosen.checkpoint_dir)).told())
     return EXIT_FINISHED
 
 
@@ -192,11 +196,6 @@ def _own(chosen: argparse.Namespace, name: str) -> PodJob:
         per_host=chosen.nproc,
         ring=run.ring_words(sys.executable, ring),
     )
-
-
-def _command(chosen: argparse.Namespace) -> list[str]:
-    words: list[str] = chosen.command
-    return words[1:] if words[:1] == ["--"] else words
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -226,12 +225,7 @@ def _parser() -> argparse.ArgumentParser:
         "--host", type=read_count_or_zero, required=True, help="index of this pod; 0 decides"
     )
     running.add_argument("--address", required=True, help="of this pod")
-    running.add_argument(
-        "--max-restarts", type=read_count_or_zero, default=5, help="failures in a row"
-    )
-    running.add_argument(
-        "--stop-grace", type=read_seconds, default=600.0, help="seconds to stop in band"
-    )
+    add_limits(running)
     running.set_defaults(act=_run)
     waking_up = commands.add_parser("wake", help="wake a run that sleeps, if the daemon orders it")
     waking_up.add_argument("--now", action="store_true", help="without an order too")
@@ -251,10 +245,6 @@ def _parser() -> argparse.ArgumentParser:
     for each in (render, running):
         each.add_argument("command", nargs="+", help="-- script.py args...")
     return parser
-
-
-def _say(sentence: str) -> None:
-    print(f"wattmesh: {sentence}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,11 @@ from wattmesh.integrations.kubernetes import job_kinds
 from wattmesh.integrations.kubernetes.client import KubernetesClient, VersionExpired
 from wattmesh.integrations.kubernetes.job_kinds import KnownJob
 from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, PodJob
-from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.launch_book import (
     Beginning,
     BookedState,
     LaunchBook,
     LaunchRecord,
-    Records,
 )
 
 PATIENCE_S = 600.0
@@ -96,14 +94,7 @@ class JobClaim:
             key=self.key, ranks=self.ranks, state=BookedState.BEGUN, begun_by=self.own.booked
         )
         known = {each.begun_by for each in self.book.read()}
-
-        def begin(records: Records) -> tuple[Records, Beginning]:
-            if {each.begun_by for each in records} - known:
-                raise SourceUnavailable("another job has begun this run meanwhile")
-            begun = launch_book.begin(records, mine, live, running)
-            return (records if begun.problem else begun.records), begun
-
-        return self.book.change(begin)
+        return self.book.begin(mine, known, live, running)
 
     def _clear(self, begun: Beginning) -> None:
         """Delete what is not wanted any more: held jobs, and the alarm that woke this one."""

@@ -23,7 +23,7 @@ from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.hosts.launcher import size_of
-from wattmesh.reconfig.launcher.launch_book import BookedState, LaunchBook, LaunchRecord, Records
+from wattmesh.reconfig.launcher.launch_book import BookedState, LaunchBook, LaunchRecord
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class KubernetesQueue:
         if record is None:
             return True
         with self._client.within(ACT_S):
-            if not self._change(lambda records: launch_book.withdraw(records, key)):
+            if not self._book.change(lambda records: launch_book.withdraw(records, key)):
                 return False
             self.delete([record])
         return True
@@ -204,7 +204,7 @@ class KubernetesQueue:
             asked_by=own.booked,
         )
         made = job_kinds.successor(own.kind, self.job(), hosts, run, key)
-        self._change(lambda records: (launch_book.ask(records, record), None))
+        self._book.change(lambda records: (launch_book.ask(records, record), None))
         asked_at = self._now()
         held = self._create(own.kind.path(own.namespace), made)
         known = job_kinds.facts(own.kind, held)
@@ -213,7 +213,7 @@ class KubernetesQueue:
         if begins_at is not None:
             self._set_alarm(made["metadata"], known, begins_at, asked_at)
         jobs = [own.booked_as(known.name)]
-        noted = self._change(lambda records: launch_book.note(records, key, jobs))
+        noted = self._book.change(lambda records: launch_book.note(records, key, jobs))
         if noted is None or noted.state is BookedState.WITHDRAWN:
             # Another launch began meanwhile: no job of this one may train any more.
             self.delete([record])
@@ -271,9 +271,3 @@ class KubernetesQueue:
             state=state,
             begins_at=datetime.fromisoformat(record.begins_at) if record.begins_at else None,
         )
-
-    def _change(self, change: Callable[[Records], tuple[Records, launch_book.T]]) -> launch_book.T:
-        try:
-            return self._book.change(change)
-        except OSError as error:
-            raise SourceUnavailable(f"the launch book cannot be written ({error})") from error

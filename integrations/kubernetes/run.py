@@ -5,14 +5,12 @@ begin, or an alarm is set; with status `EXIT_AGAIN`, or killed, Kubernetes start
 the run trains on where it was.
 """
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from wattmesh.errors import WattmeshError
@@ -23,6 +21,7 @@ from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, PodJob
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launcher import launch_book
+from wattmesh.reconfig.launcher.command_line import on_stop
 from wattmesh.reconfig.launcher.hosts.follower import Follower
 from wattmesh.reconfig.launcher.hosts.followers import Followers
 from wattmesh.reconfig.launcher.hosts.launcher import HostLauncher, HostsLauncher, LaunchSize
@@ -69,7 +68,7 @@ class Pod:
 def follow(pod: Pod, ranks: HostLauncher, say: Say) -> int:
     """Be one of the other pods."""
     follower = Follower(pod.folder, pod.host, ranks, say, job=pod.job_uid, over=pod.over)
-    _heed(follower.ask_to_stop)
+    on_stop(follower.ask_to_stop)
     return follower.run()
 
 
@@ -82,7 +81,7 @@ def lead(
 ) -> int:
     """Be the first pod: claim the run, train it, and let what follows begin."""
     stop = threading.Event()
-    _heed(stop.set)
+    on_stop(stop.set)
     own, queue = pod.own, KubernetesQueue(client, pod.folder, pod.own)
     pod.over_file.unlink(missing_ok=True)
     job = job_kinds.facts(own.kind, queue.job())
@@ -112,7 +111,7 @@ def lead(
         ranks=size.hosts * size.ranks,
         **limits,
     )
-    _heed(supervisor.ask_to_stop)
+    on_stop(supervisor.ask_to_stop)
     if stop.is_set():
         supervisor.ask_to_stop()
     followers.let_in(partial(supervisor.ask_to_stop, again_ends=False))
@@ -153,21 +152,13 @@ def _hand_over(queue: KubernetesQueue, book: LaunchBook, say: Say) -> int:
 def _withdraw_all(queue: KubernetesQueue, book: LaunchBook, say: Say) -> None:
     try:
         queue.delete(book.change(launch_book.withdraw_all))
-    except (OSError, WattmeshError) as error:
+    except WattmeshError as error:
         say(f"launches that are still held may start, and end at once: {error}")
 
 
 def _over(pod: Pod, status: int) -> int:
     write_json(pod.over_file, {"status": status}, sync=False)
     return status
-
-
-def _heed(stop: Callable[[], None]) -> None:
-    def heed(number: int, frame: FrameType | None) -> None:
-        stop()
-
-    signal.signal(signal.SIGTERM, heed)
-    signal.signal(signal.SIGINT, heed)
 
 
 def ring_words(python: str, pod: Mapping[str, str]) -> Sequence[str]:

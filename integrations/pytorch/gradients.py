@@ -37,7 +37,7 @@ class Gradient:
 
 
 def shard_of(tensor: Tensor) -> Tensor:
-    """Return this rank's local part of a tensor, as a view."""
+    """Return this rank's part of a tensor, as a view; gradients flow back to it."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

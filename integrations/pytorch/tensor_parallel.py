@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.collectives import gather, gather_equal, scatter_sum
+from wattmesh.integrations.pytorch.gradients import shard_of
 
 _M = TypeVar("_M", bound=nn.Module)
 
@@ -100,8 +101,8 @@ class ColumnLinear(nn.Linear):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Apply this rank's rows of the matrix."""
-        bias_F = None if self.bias is None else _local(self.bias)
-        return functional.linear(x_BTD, _local(self.weight), bias_F)
+        bias_F = None if self.bias is None else shard_of(self.bias)
+        return functional.linear(x_BTD, shard_of(self.weight), bias_F)
 
 
 class RowLinear(nn.Linear):
@@ -111,7 +112,7 @@ class RowLinear(nn.Linear):
 
     def forward(self, x_BTF: Tensor) -> Tensor:
         """Apply this rank's columns, and keep the sum at its positions."""
-        return _scatter_sequence(functional.linear(x_BTF, _local(self.weight)), self.group)
+        return _scatter_sequence(functional.linear(x_BTF, shard_of(self.weight)), self.group)
 
 
 class CutEmbedding(nn.Embedding):
@@ -122,7 +123,7 @@ class CutEmbedding(nn.Embedding):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Return the embeddings at this rank's positions, (B, S, D)."""
-        weight_WD = _local(self.weight)
+        weight_WD = shard_of(self.weight)
         words_BT = tokens_BT - self.rank * len(weight_WD)
         strange_BT = (words_BT < 0) | (words_BT >= len(weight_WD))
         found_BTD = functional.embedding(words_BT.masked_fill(strange_BT, 0), weight_WD)
@@ -136,7 +137,7 @@ class CutHead(nn.Linear):
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """Compute this rank's logits for all positions, and all-gather along the vocabulary."""
-        logits_BTW = functional.linear(_gather_sequence(x_BSD, self.group), _local(self.weight))
+        logits_BTW = functional.linear(_gather_sequence(x_BSD, self.group), shard_of(self.weight))
         return gather_equal(logits_BTW, self.group)
 
 
@@ -187,11 +188,6 @@ def _gather_sequence(x_BSD: Tensor, group: ProcessGroup) -> Tensor:
 def _scatter_sequence(x_BTD: Tensor, group: ProcessGroup) -> Tensor:
     """Reduce-scatter along the sequence: sum, and keep this rank's part, (B, S, D)."""
     return scatter_sum(torch.stack(x_BTD.chunk(group.size(), dim=1)), group)
-
-
-def _local(parameter: Tensor) -> Tensor:
-    """This rank's part of a parameter; its gradient is that part's."""
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
 def shared(parameter: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from wattmesh.errors import InputInvalid, SourceUnavailable, WattmeshError
 from wattmesh.integrations.slurm import again, epilog, free, watcher
@@ -40,7 +39,14 @@ from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book, queue_waits
-from wattmesh.reconfig.launcher.arguments import read_count, read_count_or_zero, read_seconds
+from wattmesh.reconfig.launcher.command_line import (
+    add_limits,
+    command_of,
+    on_stop,
+    print_launches,
+    read_count,
+    say,
+)
 from wattmesh.reconfig.launcher.contract import HeldLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP, Supervisor
@@ -58,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         acts = {"run": _run, "wake": _wake, "held": _held, "free": _free, "epilog": _epilog}
         return acts[chosen.what](chosen)
     except WattmeshError as error:
-        _say(str(error))
+        say(str(error))
         return EXIT_GAVE_UP
 
 
@@ -88,7 +94,7 @@ def _run(chosen: argparse.Namespace) -> int:
     supervisor = Supervisor(
         StepLauncher(
             shape,
-            [sys.executable, "-u", *_command(chosen)],
+            [sys.executable, "-u", *command_of(chosen)],
             client,
             own.number,
             address=chosen.address,
@@ -97,22 +103,21 @@ def _run(chosen: argparse.Namespace) -> int:
         chosen.checkpoint_dir,
         max_restarts=chosen.max_restarts,
         stop_grace_s=chosen.stop_grace,
-        say=_say,
+        say=say,
         queue=queue,
         resizes=True,
         ranks=shape.ranks,
     )
     stop = threading.Event()
 
-    def heed(number: int, frame: FrameType | None) -> None:
+    def leave() -> None:
         stop.set()
         supervisor.ask_to_stop()
 
-    signal.signal(signal.SIGTERM, heed)
-    signal.signal(signal.SIGINT, heed)
-    problem = job.claim(stop, _say)
+    on_stop(leave)
+    problem = job.claim(stop, say)
     if problem:
-        _say(f"job {own.number} has nothing to do: {problem}.")
+        say(f"job {own.number} has nothing to do: {problem}.")
         return EXIT_FINISHED
     # What the launch before asked for is answered: this is it, or it is withdrawn.
     asleep.awake(folder)
@@ -127,15 +132,15 @@ def _run(chosen: argparse.Namespace) -> int:
         return status
     try:
         queue.cancel(book.change(launch_book.withdraw_all))
-    except (OSError, WattmeshError) as error:
-        _say(f"launches that are still held may start, and end at once: {error}")
+    except WattmeshError as error:
+        say(f"launches that are still held may start, and end at once: {error}")
     return status
 
 
 def _tries_again(folder: RunFolder, queue: SlurmQueue, ranks: int, book: LaunchBook) -> bool:
     problem = again.hold(folder, queue, ranks, book.read())
     also = f", and no other job tries: {problem}" if problem else ": another job of the run tries."
-    _say(f"no rank could be started here{also}")
+    say(f"no rank could be started here{also}")
     return not problem
 
 
@@ -143,9 +148,9 @@ def _watch_asleep(folder: RunFolder, client: SlurmClient, more: Sequence[str]) -
     try:
         number = watcher.submit(folder, client, more)
     except WattmeshError as error:
-        _say(f"nobody watches for orders while the run sleeps; its alarm wakes it: {error}")
+        say(f"nobody watches for orders while the run sleeps; its alarm wakes it: {error}")
         return
-    _say(f"job {number} wakes the run when the daemon orders it.")
+    say(f"job {number} wakes the run when the daemon orders it.")
 
 
 def _wake(chosen: argparse.Namespace) -> int:
@@ -156,22 +161,22 @@ def _wake(chosen: argparse.Namespace) -> int:
     for look in itertools.count(1):
         woken = _woken(chosen, folder, client)
         if woken is not None:
-            _say(f"{woken.name} begins as soon as it has nodes.")
+            say(f"{woken.name} begins as soon as it has nodes.")
             return EXIT_FINISHED
         if not chosen.watch:
-            _say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
+            say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
             return EXIT_FINISHED
         leaving.wait(WATCH_S)
         found = sleeping(folder)
         if found is None:
-            _say("the run has begun.")
+            say("the run has begun.")
             break
         if leaving.is_set():
             if time.monotonic() - began_s >= watcher.SHORTEST_S:
                 _watch_asleep(folder, client, chosen.watcher)
             break
         if look % LOOK_EVERY == 0 and _is_gone(found, client):
-            _say(f"the held job {found.job} is gone, so nothing is left to wake.")
+            say(f"the held job {found.job} is gone, so nothing is left to wake.")
             break
     return EXIT_FINISHED
 
@@ -181,12 +186,12 @@ def _woken(chosen: argparse.Namespace, folder: RunFolder, client: SlurmClient) -
     patience_s = math.inf if chosen.watch else 0.0
     try:
         return wake(
-            folder, client, chosen.ranks_per_node, now=chosen.now, say=_say, patience_s=patience_s
+            folder, client, chosen.ranks_per_node, now=chosen.now, say=say, patience_s=patience_s
         )
     except SourceUnavailable as error:
         if not chosen.watch:
             raise
-        _say(f"not known whether to wake the run: {error}; asking again.")
+        say(f"not known whether to wake the run: {error}; asking again.")
         return None
 
 
@@ -221,15 +226,15 @@ def _epilog(chosen: argparse.Namespace) -> int:
     limit_s = chosen.limit
     if not 0 < limit_s <= epilog.MOST_LIMIT_S:
         limit_s = epilog.LIMIT_S
-        _say(
+        say(
             f"--limit {chosen.limit:g} s is not above 0 and at most {epilog.MOST_LIMIT_S:g} s; "
             f"it takes at most {limit_s:g} s."
         )
     try:
         signal.alarm(math.ceil(limit_s) + 1)
-        epilog.give_back(chosen.socket, limit_s=limit_s, say=_say)
+        epilog.give_back(chosen.socket, limit_s=limit_s, say=say)
     except Exception as error:
-        _say(f"the epilog did not finish: {type(error).__name__}: {error}")
+        say(f"the epilog did not finish: {type(error).__name__}: {error}")
     return EXIT_FINISHED
 
 
@@ -241,17 +246,9 @@ def _held(chosen: argparse.Namespace) -> int:
         bound_s = queue_waits.reacquire_s(known_s)
         print(json.dumps({"launches": launches, "waits_s": known_s, "reacquire_s": bound_s}))
         return EXIT_FINISHED
-    for each in records:
-        jobs = ", ".join(each.jobs) or each.begun_by
-        until = f" until {each.begins_at}" if each.begins_at else ""
-        print(f"{each.state:9} {each.ranks} ranks{until}, job {jobs}, {each.key or 'by hand'}")
+    print_launches(records)
     print(queue_waits.sentence(launch_book.waits_s(records)))
     return EXIT_FINISHED
-
-
-def _command(chosen: argparse.Namespace) -> list[str]:
-    words: list[str] = chosen.command
-    return words[1:] if words[:1] == ["--"] else words
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -261,10 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="what", required=True)
     run = commands.add_parser("run", help="start this job's ranks, and have the next job held")
-    run.add_argument("--max-restarts", type=read_count_or_zero, default=5, help="failures in a row")
-    run.add_argument(
-        "--stop-grace", type=read_seconds, default=600.0, help="seconds to stop in band"
-    )
+    add_limits(run)
     run.add_argument(
         "--most-per-node", type=read_count, help="ranks that a node takes in other sizes"
     )
@@ -297,10 +291,6 @@ def _parser() -> argparse.ArgumentParser:
     for each in (run, waking, held):
         each.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
     return parser
-
-
-def _say(sentence: str) -> None:
-    print(f"wattmesh: {sentence}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

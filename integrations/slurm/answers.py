@@ -94,7 +94,7 @@ def _job(line: str) -> SlurmJob | None:
     if len(fields) != len(JOB_FIELDS):
         return None
     number, uid, state, submitted, begins, nodes, reason, *asked, comment = fields
-    known = _whole(number), _whole(uid), _whole(nodes)
+    known = whole_number(number), whole_number(uid), whole_number(nodes)
     if known[0] is None or known[1] is None or known[2] is None:
         return None
     gpus, memory, features = ("" if each.strip() in _NOTHING else each.strip() for each in asked)
@@ -141,7 +141,7 @@ def options(answer: str) -> list[str]:
 def waited_s(answer: str) -> float | None:
     """Read `squeue` in EligibleTime and StartTime of one job: the seconds between."""
     eligible, _, started = answer.strip().partition(" ")
-    known = _whole(eligible), _whole(started)
+    known = whole_number(eligible), whole_number(started)
     return float(max(known[1] - known[0], 0)) if known[0] and known[1] else None
 
 
@@ -154,7 +154,7 @@ def gpus_in_all(answer: str) -> str:
 def submitted(answer: str) -> int | None:
     """Read `sbatch --parsable`: the job's id, perhaps with its cluster, perhaps after warnings."""
     for line in reversed(answer.splitlines()):
-        number = _whole(line.partition(";")[0])
+        number = whole_number(line.partition(";")[0])
         if number:
             return number
     return None
@@ -163,7 +163,9 @@ def submitted(answer: str) -> int | None:
 def steps(answer: str, name: str) -> list[str]:
     """Read `squeue --steps` as "id name" lines: the ids of the steps that have this name."""
     read = (line.strip().partition(" ") for line in answer.splitlines())
-    return [step for step, _, called in read if called == name and _whole(step.partition(".")[0])]
+    return [
+        step for step, _, called in read if called == name and whole_number(step.partition(".")[0])
+    ]
 
 
 def words(answer: str) -> str:
@@ -200,11 +202,12 @@ def any_of(found: Iterable[SlurmJob], mark: str, numbers: Iterable[int]) -> list
     ]
 
 
-def _whole(text: str) -> int | None:
+def whole_number(text: str) -> int | None:
+    """Read a whole number of at most 11 digits; None: the text is no such number."""
     plain = text.strip()
     return int(plain) if plain.isascii() and plain.isdecimal() and len(plain) < 12 else None
 
 
 def _moment(text: str) -> datetime | None:
-    seconds = _whole(text)
+    seconds = whole_number(text)
     return datetime.fromtimestamp(seconds, UTC) if seconds and seconds < 1 << 34 else None

@@ -91,7 +91,7 @@ class StartedJob:
             except WattmeshError as error:
                 problem = error
             except OSError as error:
-                problem = SourceUnavailable(f"the launch book cannot be written ({error})")
+                problem = SourceUnavailable(f"the run folder cannot be read ({error})")
             if begun is not None and not begun.problem:
                 # Those that were withdrawn before may have been left in the queue by a crash.
                 gone = [each for each in begun.records if each.state is BookedState.WITHDRAWN]
@@ -130,14 +130,7 @@ class StartedJob:
             begun_by=own.name,
             waited_s=waited_s,
         )
-
-        def begin(records: Records) -> tuple[Records, Beginning]:
-            if {each.begun_by for each in records} - begun_by:
-                raise SourceUnavailable("another job has begun this run meanwhile")
-            begun = launch_book.begin(records, mine, live, running)
-            return (records if begun.problem else begun.records), begun
-
-        return self.book.change(begin), mine.key
+        return self.book.begin(mine, begun_by, live, running), mine.key
 
     def _key(self, known: Records, named: Mapping[str, SlurmJob]) -> str:
         """Return the key of the launch that this job was submitted for; "" by hand.

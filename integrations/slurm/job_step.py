@@ -18,6 +18,7 @@ from contextlib import suppress
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.integrations.slurm.client import SlurmClient
 from wattmesh.integrations.slurm.own_job import LaunchShape
+from wattmesh.reconfig.launcher.hosts.launcher import free_port
 from wattmesh.reconfig.launcher.supervisor import TOKEN_VARIABLE, Launch
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class StepLauncher:
         added = {
             **environment,
             "MASTER_ADDR": self._address,
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(free_port()),
             "LOCAL_WORLD_SIZE": str(shape.per_node),
         }
         process = subprocess.Popen(
@@ -91,8 +92,6 @@ class StepLauncher:
 
 
 class _Step:
-    """One step that runs."""
-
     def __init__(
         self, process: subprocess.Popen[bytes], client: SlurmClient, job: int, name: str
     ) -> None:
@@ -133,10 +132,3 @@ class _Step:
                 time.sleep(LOOK_S)
         except WattmeshError as error:
             log.warning("the step %s of job %d may live on: %s", self._name, self._job, error)
-
-
-def _free_port() -> int:
-    """Return a port that is free on this node now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 
-from wattmesh.integrations.slurm.answers import SEPARATOR
+from wattmesh.integrations.slurm.answers import SEPARATOR, whole_number
 from wattmesh.reconfig.launcher.nodes_ahead import (
     EVER,
     FOREVER,
@@ -114,7 +114,7 @@ def _numbers(ranges: str) -> Iterator[str]:
         if not dash:
             yield low
             continue
-        first, last = _whole(low), _whole(high)
+        first, last = whole_number(low), whole_number(high)
         if first is not None and last is not None and last - first <= MOST_NODES:
             yield from (f"{number:0{len(low)}d}" for number in range(first, last + 1))
 
@@ -139,7 +139,7 @@ def _nodes(answer: str) -> tuple[dict[str, NodeAhead], dict[str, int]]:
             closed=(out,) if closed else (),
             busy_until=None if free else FOREVER,
         )
-        cores[name] = (_whole(fields[2]) or 0) * (_whole(fields[3]) or 0)
+        cores[name] = (whole_number(fields[2]) or 0) * (whole_number(fields[3]) or 0)
     return found, cores
 
 
@@ -153,7 +153,7 @@ def _reserved(answer: str, cores: Mapping[str, int]) -> Iterator[tuple[frozenset
         loose = flags & {"TIME_FLOAT", "MAGNETIC"} or _says(fields, "MaxStartDelay")
         held = names(fields.get("Nodes", ""))
         whole = sum(cores.get(each, 0) for each in held)
-        part = 0 < (_whole(fields.get("CoreCnt", "")) or 0) < whole
+        part = 0 < (whole_number(fields.get("CoreCnt", "")) or 0) < whole
         if begins is None or ends is None or begins >= ends or loose or part or not held:
             continue
         name = fields.get("ReservationName", "")[:64]
@@ -179,13 +179,8 @@ def _busy(answer: str, mine: int) -> dict[str, datetime | None]:
 
 
 def _moment(text: str) -> datetime | None:
-    seconds_s = _whole(text)
+    seconds_s = whole_number(text)
     return None if seconds_s is None else datetime.fromtimestamp(seconds_s, UTC)
-
-
-def _whole(text: str) -> int | None:
-    plain = text.strip()
-    return int(plain) if plain.isascii() and plain.isdecimal() and len(plain) < 12 else None
 
 
 def least_limit(options: Sequence[str], least: timedelta | None) -> timedelta:

@@ -25,7 +25,6 @@ from wattmesh.reconfig.launcher.launch_book import (
     BookedState,
     LaunchBook,
     LaunchRecord,
-    Records,
 )
 
 log = logging.getLogger(__name__)
@@ -171,7 +170,7 @@ class SlurmQueue:
             return True
         with self._client.within(ACT_S):
             try:
-                if not self._change(lambda records: launch_book.withdraw(records, key)):
+                if not self._book.change(lambda records: launch_book.withdraw(records, key)):
                     return False
             except SourceUnavailable:
                 self.cancel([record])
@@ -228,7 +227,7 @@ class SlurmQueue:
         arguments, options, gpus_in_all = self._prepared(shape)
         if late := self._too_late(following, shape, options):
             raise InputInvalid(late)
-        self._change(lambda records: (launch_book.ask(records, record), None))
+        self._book.change(lambda records: (launch_book.ask(records, record), None))
         asked_at = self._now()
         problem: WattmeshError | None = None
         known = self._client.jobs()
@@ -260,7 +259,7 @@ class SlurmQueue:
             if sooner != begins_at:
                 self._client.begin_at(held.number, begin_word(sooner))
         jobs = [name_of(self._followed.cluster, each.number) for each in found]
-        noted = self._change(lambda records: launch_book.note(records, record.key, jobs))
+        noted = self._book.change(lambda records: launch_book.note(records, record.key, jobs))
         if noted is None or noted.state is BookedState.WITHDRAWN:
             # Another launch began meanwhile: no job of this one may train any more.
             self.cancel([record])
@@ -337,14 +336,3 @@ class SlurmQueue:
             state=state,
             begins_at=datetime.fromisoformat(record.begins_at) if record.begins_at else None,
         )
-
-    def _change(self, change: Callable[[Records], tuple[Records, launch_book.T]]) -> launch_book.T:
-        """Change the book.
-
-        Raises:
-            SourceUnavailable: it cannot be written; nothing was changed.
-        """
-        try:
-            return self._book.change(change)
-        except OSError as error:
-            raise SourceUnavailable(f"the launch book cannot be written ({error})") from error

@@ -8,7 +8,7 @@ later time.
 Invariant: a promise that was given is kept by every later plan.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattmesh.policies.cluster.joint import JointPlan, plan_together
@@ -107,14 +107,11 @@ class JointStream:
             each.path = (*each.path[: slot - each.run.first], *found.path)
 
 
-def streamed(
-    cluster: SharedCluster, runs: Sequence[SharedRun], told: Callable[[int], None] = lambda _: None
-) -> JointStream:
-    """Plan a whole stream; `told` is called with 1 after each time that runs arrived."""
+def streamed(cluster: SharedCluster, runs: Sequence[SharedRun]) -> JointStream:
+    """Plan a whole stream."""
     stream = JointStream(cluster=cluster)
     for slot in sorted({each.first for each in runs}):
         stream.arrive(slot, [each for each in runs if each.first == slot])
-        told(1)
     return stream
 
 

@@ -11,7 +11,7 @@ Invariant: `JointPlan.bound_g` holds for every set of legal plans within the lim
 the search stops; the plans are legal, and within the limits in every slot.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,19 +59,15 @@ class JointPlan:
         columns: by run.
         grams: of all plans, above those of idle GPUs.
         bound_g: no joint plan emits less.
-        mixed_g: what runs that may mix their plans would come to.
         prices: (T, R) grams for a GPU, or a watt, in a slot.
         own_bound_g: what each run pays at least at these prices, its grams included.
-        rounds: how often the runs were asked.
     """
 
     columns: Mapping[str, PlanColumn]
     grams: float
     bound_g: float
-    mixed_g: float
     prices: Floats
     own_bound_g: Mapping[str, float]
-    rounds: int
 
     @property
     def gap(self) -> float:
@@ -92,9 +88,8 @@ class _Generation:
         self._bound_of_prices = -np.inf
         self.own_bound_g: dict[str, float] = {}
         self.mixed: MixedPlans | None = None
-        self.rounds = 0
 
-    def run(self, rounds: int, told: Callable[[int], None]) -> NoPlan | None:
+    def run(self, rounds: int) -> NoPlan | None:
         """Ask all runs until the mix is good; give why a run has no plan at all."""
         at, (least, weight, most) = self.prices, INWARD
         for _ in range(rounds):
@@ -102,8 +97,6 @@ class _Generation:
             fault, new = self._ask(at)
             if fault is not None:
                 return fault
-            self.rounds += 1
-            told(1)
             mixed = self.pool.mixed()
             if mixed is None:
                 # What was found so far stands: the bound holds, and there are plans to choose from.
@@ -143,7 +136,6 @@ def plan_together(
     *,
     known: Sequence[Mapping[str, PlanColumn]] = (),
     rounds: int = ROUNDS,
-    told: Callable[[int], None] = lambda _: None,
 ) -> JointPlan | NoPlan:
     """Plan all runs together.
 
@@ -152,7 +144,6 @@ def plan_together(
         limit: (T, R) what there is.
         known: joint plans within the limits, such as those of a simpler rule.
         rounds: most times that all runs are asked for their plans.
-        told: called with 1 after each round.
 
     Returns:
         A joint plan with its bound, or why none was found.
@@ -163,10 +154,8 @@ def plan_together(
             columns={},
             grams=0.0,
             bound_g=0.0,
-            mixed_g=0.0,
             prices=nothing,
             own_bound_g={},
-            rounds=0,
         )
     prices = first_prices(shares, limit)
     pool = PlanPool([each.name for each in shares], limit)
@@ -177,7 +166,7 @@ def plan_together(
     for each in starts:
         for one in each.values():
             pool.add(one)
-    fault = found.run(rounds, told)
+    fault = found.run(rounds)
     if fault is not None:
         return fault
     whole = pool.whole(nodes=NODES)
@@ -190,15 +179,12 @@ def plan_together(
     if not better:
         return NoPlan(reason="no plans were found that fit beside each other")
     best = min(better, key=_grams)
-    mixed = found.mixed.grams if found.mixed else found.bound_g
     return JointPlan(
         columns=best,
         grams=_grams(best),
         bound_g=min(found.bound_g, _grams(best)),
-        mixed_g=mixed,
         prices=found.prices,
         own_bound_g=found.own_bound_g,
-        rounds=found.rounds,
     )
 
 
@@ -208,7 +194,6 @@ def bound_together(
     *,
     known: Sequence[PlanColumn],
     rounds: int = ROUNDS,
-    told: Callable[[int], None] = lambda _: None,
 ) -> float | None:
     """Give grams, above those of idle GPUs, that no joint plan is below; None: a run has no plan.
 
@@ -217,14 +202,13 @@ def bound_together(
         limit: (T, R) what there is.
         known: plans from which the search starts, at least one of each run.
         rounds: most times that all runs are asked for their plans.
-        told: called with 1 after each round.
     """
     prices = first_prices(shares, limit)
     pool = PlanPool([each.name for each in shares], limit)
     for one in known:
         pool.add(one)
     found = _Generation(shares, limit, prices, pool)
-    return found.bound_g if found.run(rounds, told) is None else None
+    return found.bound_g if found.run(rounds) is None else None
 
 
 def _in_turn(
@@ -256,7 +240,7 @@ def _fixed_in_turn(
         left = [each for each in left if each.name != column.run]
         pool = pool.after(column, room)
         again = _Generation(left, room, prices, pool)
-        if left and again.run(FEW, lambda _: None) is not None:
+        if left and again.run(FEW) is not None:
             return []
         prices, mixed = again.prices, again.mixed
     return [taken]

@@ -86,13 +86,12 @@ class JointAnswer:
     Attributes:
         rooms: by run, (slot from which on, slot until which, watts); no cap holds in others.
         grams, bound_g: of all runs' plans; no joint plan emits less than the bound.
-        rounds: how often prices were changed. `stopped`: time ran out before all was tried.
+        stopped: time ran out before all was tried.
     """
 
     rooms: Mapping[str, tuple[tuple[int, int, float], ...]]
     grams: float
     bound_g: float
-    rounds: int
     stopped: bool = False
 
     @property

@@ -10,7 +10,7 @@ into the room that plans leave for what points do not say. No plan keeps such a 
 the other rules, which plan within the limits, is then what is promised.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wattmesh.policies.cluster.joint import ROUNDS, JointPlan, bound_together, plan_together
@@ -22,8 +22,6 @@ from wattmesh.policies.cluster.share import RunShare, idle_g, limits, share
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.problem import NoPlan
-
-Asked = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +39,6 @@ def known_ahead(
     done_s: Mapping[str, float | None],
     *,
     also: Sequence[Mapping[str, Sequence[int]]] = (),
-    rounds: int = ROUNDS,
-    told: Asked = lambda _: None,
 ) -> KnownAhead | NoPlan:
     """Plan all runs.
 
@@ -52,8 +48,6 @@ def known_ahead(
         paths: what `first_come` does with them.
         done_s: when it is done with each; None: not within the slots.
         also: paths of other rules, within the limits, that may be a better start.
-        rounds: most times that all runs are asked, for each joint plan.
-        told: called with 1 after each of these.
     """
     limit = limits(cluster)
     promised_s, late = _promised(cluster, runs, done_s)
@@ -63,12 +57,12 @@ def known_ahead(
         if all(cluster.until(each.deadline_s) > each.first for each in late):
             shares = [share(cluster, each, done_by_s=each.deadline_s) for each in order]
             better = _in_time(shares, also)
-            found = plan_together(shares, limit, known=better, rounds=rounds, told=told)
+            found = plan_together(shares, limit, known=better)
             if isinstance(found, JointPlan):
                 return KnownAhead(plan=improved(shares, limit, found), promised_s=wanted_s)
     shares = [share(cluster, each, done_by_s=promised_s[each.name]) for each in order]
     known = _in_time(shares, [paths, *also])
-    found = plan_together(shares, limit, known=known, rounds=rounds, told=told)
+    found = plan_together(shares, limit, known=known)
     others = sorted(
         (_promised(cluster, runs, _ends_s(cluster, runs, each)) for each in also),
         key=lambda each: len(each[1]),
@@ -77,7 +71,7 @@ def known_ahead(
         promised_s, late = others.pop(0)
         shares = [share(cluster, each, done_by_s=promised_s[each.name]) for each in order]
         known = _in_time(shares, also)
-        found = plan_together(shares, limit, known=known, rounds=rounds, told=told)
+        found = plan_together(shares, limit, known=known)
     if isinstance(found, NoPlan):
         return found
     found = improved(shares, limit, found)
@@ -118,7 +112,6 @@ def joint_bound_g(
     known: Mapping[str, Sequence[int]],
     *,
     rounds: int = ROUNDS,
-    told: Asked = lambda _: None,
 ) -> float | None:
     """Give the grams, idle GPUs included, below which nobody is who is done by then; None: no plan.
 
@@ -128,11 +121,10 @@ def joint_bound_g(
         done_by_s: when each has to be done.
         known: paths within the limits that are.
         rounds: most times that all runs are asked.
-        told: called with 1 after each of these.
     """
     shares = [share(cluster, each, done_by_s=done_by_s[each.name]) for each in runs]
     columns = [column(each, tuple(known[each.name])) for each in shares]
-    found_g = bound_together(shares, limits(cluster), known=columns, rounds=rounds, told=told)
+    found_g = bound_together(shares, limits(cluster), known=columns, rounds=rounds)
     return None if found_g is None else found_g + idle_g(cluster)
 
 

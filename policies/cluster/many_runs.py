@@ -58,7 +58,6 @@ def answered_together(
         rooms=_rooms(asked, shares, taken, limit),
         grams=grams,
         bound_g=min(mixed.bound_g, grams),
-        rounds=mixed.steps,
         stopped=stopped,
     )
 

@@ -39,12 +39,11 @@ class MixedRuns:
 
     Attributes:
         bound_g: see above. `prices`: (T, R) grams for what is shared, at which it was found.
-        steps: how often prices were changed. `undone`: runs that cannot be done in time even so.
+        undone: runs that cannot be done in time even so.
     """
 
     bound_g: float
     prices: Floats
-    steps: int
     undone: tuple[str, ...] = ()
 
 
@@ -238,7 +237,7 @@ def mixed_runs(
         steps += 1
         goal_g = best_g + aim * max(abs(best_g), 1e-9)
         prices = np.maximum(0.0, prices + (goal_g - bound_g) / norm * unit * rise)
-    return MixedRuns(bound_g=max(0.0, best_g), prices=best, steps=steps, undone=undone)
+    return MixedRuns(bound_g=max(0.0, best_g), prices=best, undone=undone)
 
 
 def _weight(shares: Sequence[RunShare]) -> Floats:

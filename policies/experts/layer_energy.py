@@ -57,14 +57,14 @@ class ExpertGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerEnergy:
-    """What one layer takes: `energy_j` is `dynamic_j` and `idle_w` of all for `layer_s`.
+    """What one layer takes.
 
     Attributes:
+        energy_j: of its rows, and `idle_w` of all GPUs for `layer_s`.
         load_share_max: of the slowest GPU, over what all take when time is balanced; 1 is best.
     """
 
     layer_s: float
-    dynamic_j: float
     energy_j: float
     load_share_max: float
 
@@ -79,7 +79,6 @@ def layer_energy(gpus: Sequence[ExpertGpu], loads: Sequence[float]) -> LayerEner
     balanced_s = balanced_seconds(gpus, math.fsum(loads))
     return LayerEnergy(
         layer_s=layer_s,
-        dynamic_j=dynamic_j,
         energy_j=dynamic_j + layer_s * math.fsum(gpu.idle_w for gpu in gpus),
         load_share_max=layer_s / balanced_s if balanced_s > 0 else 1.0,
     )

@@ -172,7 +172,6 @@ def allowed(most: float) -> str:
 
 
 def _followed(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) -> StrengthStep:
-    """Follow the price within the limits."""
     stays = StrengthStep(strength=now.strength, stopped=False, why="")
     if facts.price is None or not facts.differ or facts.untaken:
         return stays

@@ -205,7 +205,7 @@ def _day_means(values: Array, clock: int) -> Array:
 
 
 def _known_days(panel: Panel) -> Array:
-    """From when all of each hour's day is known that ever is: its mean is a feature of hours."""
+    """The hour from which nothing more becomes known of each hour's day, so its mean stands."""
     known_at = panel.known_at
     days = (np.arange(len(known_at)) + panel.start.hour) // DAY
     told = np.full((int(days[-1]) + 1 if len(days) else 0, known_at.shape[1]), -np.inf)

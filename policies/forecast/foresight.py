@@ -319,7 +319,7 @@ def _combined(view: _View, pairs: LeadPairs, off: _Off, lessons: Foresight) -> A
 def _late(
     seen: Panel, pairs: LeadPairs, target: Array, expected: Array, columns: tuple[int, ...]
 ) -> tuple[Late | None, Array]:
-    """Correct by columns that came late, if that helps where they are left out in turn."""
+    """Correct by columns with a short history, if that lowers the error on left-out weeks."""
     others = tuple(each for each in range(len(seen.kinds)) if each not in columns)
     rest = np.clip(target - expected, -LARGEST, LARGEST)
     x = exogenous_features(seen.only(others), pairs)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattmesh.policies.forecast.exogenous import FARTHEST, Array, Indices
+from wattmesh.policies.forecast.learned import weighted_quantile
 from wattmesh.policies.forecast.lookback import DAY
 
 GROUPS = ((1, 3), (4, 8), (9, 16), (17, FARTHEST))
@@ -77,8 +78,8 @@ def band_of(errors: Array, leads: Indices, clock: Indices, ages: Indices) -> Ban
     for first, last in GROUPS:
         part = (leads >= first) & (leads <= last)
         found = part if part.any() else np.ones(len(leads), dtype=bool)
-        low.append(_quantile(scaled[found], recent[found], 0.1))
-        high.append(_quantile(scaled[found], recent[found], 0.9))
+        low.append(weighted_quantile(scaled[found], recent[found], 0.1))
+        high.append(weighted_quantile(scaled[found], recent[found], 0.9))
     return Band(low=tuple(low), high=tuple(high), width=tuple(width.tolist()))
 
 
@@ -128,8 +129,8 @@ def _came_of(
 
 
 def _factor(reaches: Array, ages: Array) -> float:
-    """How many times as wide a band should have been, believed by the days that say so."""
-    found = _quantile(reaches, np.exp(-ages / FADING), INSIDE)
+    """Return the factor by which past bands were too narrow; few days pull it towards 1."""
+    found = weighted_quantile(reaches, np.exp(-ages / FADING), INSIDE)
     days = min(len(np.unique(ages // DAY)), FADING / DAY)
     within = min(max(found, 1.0 / MOST_FACTOR), MOST_FACTOR)
     return float(within ** (days / (days + TRUSTED)))
@@ -137,9 +138,3 @@ def _factor(reaches: Array, ages: Array) -> float:
 
 def _group(lead: int) -> int:
     return next((at for at, (_, last) in enumerate(GROUPS) if lead <= last), len(GROUPS) - 1)
-
-
-def _quantile(values: Array, weights: Array, share: float) -> float:
-    order = np.argsort(values)
-    below = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(below, share * below[-1])])

@@ -285,12 +285,13 @@ def _quantiles(lessons: _Lessons, expected: Array) -> tuple[Array, Array, Array]
     low, high = [], []
     for group in GROUPS:
         part, weight = scaled[:, group - 1].ravel(), recent[:, group - 1].ravel()
-        low.append(_weighted_quantile(part, weight, 0.1))
-        high.append(_weighted_quantile(part, weight, 0.9))
+        low.append(weighted_quantile(part, weight, 0.1))
+        high.append(weighted_quantile(part, weight, 0.9))
     return np.array(low), np.array(high), spread
 
 
-def _weighted_quantile(values: Array, weights: Array, share: float) -> float:
+def weighted_quantile(values: Array, weights: Array, share: float) -> float:
+    """Return the least value below or at which `share` of all weight lies."""
     order = np.argsort(values)
     below = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(below, share * below[-1])])

@@ -103,9 +103,9 @@ class PathCandidate:
         return (*self.head[: self.at], *self.tail[self.at :]) if self.tail else self.head
 
 
-def take_best(judge: PathJudge, candidates: Iterable[PathCandidate], most: int = TRIES) -> None:
+def take_best(judge: PathJudge, candidates: Iterable[PathCandidate]) -> None:
     """Follow the candidates that promise most."""
-    for each in heapq.nsmallest(most, candidates, key=lambda one: one.estimate_g):
+    for each in heapq.nsmallest(TRIES, candidates, key=lambda one: one.estimate_g):
         if each.estimate_g <= judge.limit_g:
             judge.take(each.path)
 

@@ -34,7 +34,6 @@ def carbon_scaler(inputs: RivalInputs) -> str:
 
 
 def _tokens_per_g(low: RatedPoint | None, high: RatedPoint, g_per_kwh: float) -> float:
-    """Tokens per gram of a step up."""
     more = high.tokens_per_s - (low.tokens_per_s if low else 0.0)
     watts = high.power_w - (low.power_w if low else 0.0)
     grams = watts * g_per_kwh

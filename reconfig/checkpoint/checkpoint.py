@@ -154,7 +154,7 @@ def save(
         def write() -> dict[str, Any]:
             limit = FILE_BYTES if memory is None else staged_copy.PIECE_BYTES
             pieces = direct.pieces_of(held, share, limit)
-            if memory is not None and memory.reserve(staged_copy.nbytes_of(rank, pieces)):
+            if memory is not None and memory.reserve(staged_copy.nbytes_of(pieces)):
                 return disk.do(partial(staged_copy.write, memory.area, rank, pieces))
             return disk.do(partial(direct.write, staging, rank, pieces, durable=not staged))
 

@@ -194,7 +194,7 @@ def opened(folder: Path) -> Checkpoint:
     return open_checkpoint(folder) if _where(folder) is None else open_sealed(folder)
 
 
-def nbytes_of(rank: int, pieces: Sequence[TensorPiece]) -> int:
+def nbytes_of(pieces: Sequence[TensorPiece]) -> int:
     """Return how many bytes of an area a rank's pieces take, headers included."""
     return sum(
         _aligned(len(safetensors_header(each)) + sum(piece.nbytes for piece in each))

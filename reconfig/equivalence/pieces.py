@@ -72,7 +72,6 @@ def put_together(pieces: Sequence[tuple[Cut, Array]]) -> tuple[Array, bool]:
 
 
 def _one_mesh(pieces: Sequence[tuple[Cut, Array]]) -> tuple[Array, bool]:
-    """Put together the pieces of one mesh."""
     cut = pieces[0][0]
     if len(pieces) != math.prod(cut.sizes):
         raise InputInvalid(f"equivalence: {len(pieces)} pieces of a tensor on a mesh {cut.sizes}")

@@ -177,7 +177,7 @@ def _visible(boards: Sequence[NvmlBoard], environment: Mapping[str, str]) -> lis
 
 
 def _entry(boards: Sequence[NvmlBoard], entry: str) -> NvmlBoard | str | None:
-    """The board of one entry; None: none; a text: why it is not known."""
+    """Return the board that an entry names, None if it names none, or why it is not known."""
     if entry.isascii() and entry.isdecimal():
         return next(iter(boards[int(entry) :]), None) if len(entry) < 10 else None
     if entry.startswith("MIG-"):

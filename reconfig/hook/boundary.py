@@ -201,7 +201,7 @@ class Boundary:
             "live": any(each.grad is not None for each in state.parameters()),
             "writing": self.saves.in_flight,
             "order": order.to_json() if order else None,
-            "acted_on": leads and job.may_be_switched(generation),
+            "acted_on": leads and job.may_be_switched(),
             "experts": job.experts.fact(job.launch_store, state, leads=leads),
         }
 
@@ -215,7 +215,7 @@ class Boundary:
         """Choose an order; the order book keeps on disk what must survive a restart."""
         if self._job.uncarried or self._job.unprobed:
             return None
-        heard = self._job.voice(generation).orders()
+        heard = self._job.voice().orders()
         return self._orders.pick(
             heard,
             generation,

@@ -116,27 +116,27 @@ class AttachedJob:
             placement=generation.placement,
         )
 
-    def voice(self, generation: Generation) -> Reporter:
+    def voice(self) -> Reporter:
         """Return the reporter to use while this rank leads: the client, or a relay to rank 0."""
         return self.client if self.rank == 0 else StoreReporter(self.launch_store)
 
-    def may_be_switched(self, generation: Generation) -> bool:
+    def may_be_switched(self) -> bool:
         """Return whether a daemon in mode `act`, or a script in its place, may switch this run.
 
         Call it on the leader. A run whose daemon has not answered yet counts as observed only.
         """
         if self.is_alone:
             return bool(self.launch_store.peek("scripted"))
-        return self.voice(generation).orders().mode == "act"
+        return self.voice().orders().mode == "act"
 
     @property
     def is_alone(self) -> bool:
         """Whether this launch has no daemon, and so no mode."""
         return not self.launch_store.peek("daemon")
 
-    def knows_mode(self, generation: Generation) -> bool:
+    def knows_mode(self) -> bool:
         """Return whether the daemon has told its mode; True without a daemon."""
-        return self.is_alone or self.voice(generation).orders().mode != ""
+        return self.is_alone or self.voice().orders().mode != ""
 
     def attempt(self, generation: Generation) -> int:
         """Return this launch's attempt number; rank 0 may have raised it above `generation`'s."""
@@ -175,7 +175,7 @@ class SwitchReporter:
         if self.job.pump is not None:
             # Messages that the previous leader left for forwarding are older, so they go first.
             self.job.pump.run()
-        self.job.voice(self.generation).transition(
+        self.job.voice().transition(
             Transition(
                 run=self.generation.run,
                 incarnation=self.generation.incarnation,

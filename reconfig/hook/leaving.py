@@ -218,7 +218,7 @@ class Leaving:
         if self.job.leads(generation):
             with suppress(OSError):
                 self.job.folder.stop_file.unlink(missing_ok=True)
-            self.job.voice(generation).finish(
+            self.job.voice().finish(
                 Finish(
                     run=generation.run,
                     incarnation=generation.incarnation,

@@ -295,9 +295,9 @@ class RankRunner:
         job = self.job
         leads = job.leads(generation)
         until = time.monotonic() + (MODE_WAIT_S if wait else 0.0)
-        while leads and not job.knows_mode(generation) and time.monotonic() < until:
+        while leads and not job.knows_mode() and time.monotonic() < until:
             time.sleep(POLL_S)
-        job.acted_on = any(group.gather(leads and job.may_be_switched(generation)))
+        job.acted_on = any(group.gather(leads and job.may_be_switched()))
         return job.acted_on
 
     def _observe_only(self, why: str) -> None:

@@ -201,7 +201,7 @@ class Session(Closing):
         self._rest()
         if self.leads:
             self._reached.note(state.position.step)
-            self._job.voice(self.generation).progress(self._progress(state.position))
+            self._job.voice().progress(self._progress(state.position))
 
     def count_expert_tokens(
         self,

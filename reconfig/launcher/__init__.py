@@ -1,7 +1,7 @@
 """What starts the ranks of a job, as wattmesh needs it: it holds a run's next launch.
 
 The map:
-    arguments.py    reads the numbers that launchers are started with
+    command_line.py what the command lines of launchers share
     contract.py     what wattmesh asks of every launcher
     hosts/          one run on several hosts, of which the first decides
     launch_book.py  which of a run's launches, held by a scheduler, may train

@@ -83,13 +83,11 @@ class Beginning:
     Attributes:
         problem: why not; "" if it may.
         waits: whether that passes: the job that it follows is ending.
-        withdrawn: the launches whose place it takes.
     """
 
     records: Records
     problem: str = ""
     waits: bool = False
-    withdrawn: Records = ()
 
 
 def find(records: Records, key: str) -> LaunchRecord | None:
@@ -166,11 +164,11 @@ def begin(
         problem = f"job {before}, which it follows, still runs"
         return Beginning(records=records, problem=problem, waits=True)
     others = tuple(each for each in records if each is not known)
-    others, awaited = withdraw_all(others)
+    others, _ = withdraw_all(others)
     begun = replace(known or mine, state=BookedState.BEGUN, begun_by=job)
     if again is None:
         begun = replace(begun, waited_s=mine.waited_s)
-    return Beginning(records=(*others, begun)[-KEPT:], withdrawn=awaited)
+    return Beginning(records=(*others, begun)[-KEPT:])
 
 
 def waits_s(records: Records) -> list[float]:
@@ -230,20 +228,46 @@ class LaunchBook:
         """Change it, alone: `change` returns what it is to hold, and what the caller gets.
 
         Raises:
-            SourceUnavailable: another process has it for longer than is waited.
-            OSError: the file system refuses; nothing was changed.
+            SourceUnavailable: another process has it for longer than is waited, or the file system
+                refuses; nothing was changed.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked():
-            with suppress(FileNotFoundError):
-                # One that is there and cannot be read now must not be written anew.
-                self._path.read_bytes()
-            before = self.read()
-            after, answer = change(before)
-            if after != before:
-                rows = [each.to_json() for each in after[-KEPT:]]
-                write_json(self._path, {"launches": rows})
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                with suppress(FileNotFoundError):
+                    # One that is there and cannot be read now must not be written anew.
+                    self._path.read_bytes()
+                before = self.read()
+                after, answer = change(before)
+                if after != before:
+                    rows = [each.to_json() for each in after[-KEPT:]]
+                    write_json(self._path, {"launches": rows})
+        except OSError as error:
+            raise SourceUnavailable(f"the launch book cannot be written ({error})") from error
         return answer
+
+    def begin(
+        self,
+        mine: LaunchRecord,
+        known: Collection[str],
+        live: Collection[str],
+        running: Collection[str],
+    ) -> Beginning:
+        """Let a job train, as `begin` says, and write it down.
+
+        `known`: the jobs that the book had begun by when the scheduler was asked.
+
+        Raises:
+            SourceUnavailable: another job has begun meanwhile, or as `change` raises.
+        """
+
+        def begun(records: Records) -> tuple[Records, Beginning]:
+            if not {each.begun_by for each in records} <= set(known):
+                raise SourceUnavailable("another job has begun this run meanwhile")
+            found = begin(records, mine, live, running)
+            return (records if found.problem else found.records), found
+
+        return self.change(begun)
 
     def _locked(self) -> durable.Lock:
         until = time.monotonic() + self._patience_s

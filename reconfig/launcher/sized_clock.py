@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
 from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
@@ -75,7 +74,7 @@ class SizedClock(OwnClock):
             after = launch_book.ask(records, record)
             return after, launch_book.find(after, following.key)
 
-        found = self._change(asked)
+        found = self._book.change(asked)
         over = OVER.get(found.state) if found is not None else None
         if over is not None:
             super().withdraw(following.key)
@@ -89,7 +88,7 @@ class SizedClock(OwnClock):
             SourceUnavailable: the launch book cannot be written.
         """
         super().withdraw(key)
-        return self._change(lambda records: launch_book.withdraw(records, key))
+        return self._book.change(lambda records: launch_book.withdraw(records, key))
 
     def begin(self) -> LaunchSize:
         """Return how large the launch is that begins now; none that was held is held any more.
@@ -111,7 +110,7 @@ class SizedClock(OwnClock):
             ranks = last.ranks if last is not None and last.ranks >= needed else full
             return launch_book.withdraw_all(records)[0], ranks
 
-        return size_of(self._change(begun), self._hosts, self._per_host)
+        return size_of(self._book.change(begun), self._hosts, self._per_host)
 
     def _following(self, records: Records, asked: dict[str, Any]) -> LaunchRecord | None:
         """Return the held launch that carries out what the run folder asks of the next one.
@@ -139,9 +138,3 @@ class SizedClock(OwnClock):
         ranks = header.get("ranks") if isinstance(header, dict) else None
         whole = [each for each in ranks if type(each) is int] if isinstance(ranks, list) else []
         return max(whole, default=0) + 1
-
-    def _change(self, change: Callable[[Records], tuple[Records, launch_book.T]]) -> launch_book.T:
-        try:
-            return self._book.change(change)
-        except OSError as error:
-            raise SourceUnavailable(f"the launch book cannot be written ({error})") from error

@@ -114,7 +114,7 @@ def _collected() -> list[Any]:
 
 
 def _imported() -> Iterator[Any]:
-    """Those of modules and classes, also where a script has set what it imported aside itself."""
+    """Yield the caches that are attributes of imported modules and of their classes."""
     seen = set[int]()
     for name, module in [*sys.modules.items()]:
         if name.startswith(_OWNER) and module is not None:

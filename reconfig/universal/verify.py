@@ -119,13 +119,13 @@ def verify(
     )
 
 
-def hash_in_background(path: Path, *, jobs: int = 1) -> Result:
+def hash_in_background(path: Path) -> Result:
     """Hash a virtual checkpoint at idle priority, which makes it verified.
 
     Raises:
         InputInvalid: the digests cannot be recorded.
     """
-    return verify(path, jobs=jobs, record_digests=True, gentle=True)
+    return verify(path, jobs=1, record_digests=True, gentle=True)
 
 
 def look(checkpoint: Checkpoint, allowance: Allowance | None = None) -> Iterator[Damage]:

@@ -56,8 +56,6 @@ class NodeMeter:
         ask: Callable[[], float],
         *,
         close: Callable[[], None] = lambda: None,
-        every_s: float = EVERY_S,
-        keep_s: float = KEEP_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; the first reading asks.
@@ -67,14 +65,11 @@ class NodeMeter:
             host: the node's name.
             ask: gives the node's watts; may take long, and raises `SourceUnavailable`.
             close: releases what `ask` holds; called in its thread.
-            every_s: seconds between two questions.
-            keep_s: how long an answer counts.
             monotonic: the clock.
         """
         self._name = name
         self._device = f"{Component.NODE}:{host}:{name}"
         self._ask, self._close_ask = ask, close
-        self._every_s, self._keep_s = every_s, keep_s
         self._monotonic = monotonic
         self._worker = Worker(name)
         self._asked: Future[_Answer] | None = None
@@ -100,13 +95,13 @@ class NodeMeter:
         """
         now_s = self._monotonic()
         if self._asked is None and now_s >= self._next_s:
-            self._next_s = now_s + self._every_s
+            self._next_s = now_s + EVERY_S
             self._asked = self._worker.begin(self._answer)
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             self._take(asked, now_s)
         newest = self._newest
-        if newest is None or now_s - newest.monotonic_s > self._keep_s:
+        if newest is None or now_s - newest.monotonic_s > KEEP_S:
             raise SourceUnavailable(self._trouble)
         return [
             PowerReading(
@@ -120,7 +115,7 @@ class NodeMeter:
                 source=self._name,
                 quality=Quality.MEASURED,
                 component=Component.NODE,
-                every_s=self._every_s,
+                every_s=EVERY_S,
             )
         ]
 
@@ -147,7 +142,7 @@ class NodeMeter:
                 log.warning("%s: unexpected error", self._device, exc_info=error)
             self._trouble = (str(error) or type(error).__name__)[:LONGEST_TROUBLE]
             self._failures += 1
-            again_s = self._every_s * 2.0 ** min(self._failures - 1, 30)
+            again_s = EVERY_S * 2.0 ** min(self._failures - 1, 30)
             pause_s = REFUSED_S if isinstance(error, Denied) else min(MOST_PAUSE_S, again_s)
             self._next_s = now_s + pause_s
         else:

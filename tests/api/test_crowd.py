@@ -110,7 +110,7 @@ def test_a_retired_run_ends_and_its_rows_stay(served: Served) -> None:
     served.post(f"{RUN}/progress", messages.progress())
     assert as_stranger(served.socket, "POST", f"{RUN}/retire", {}).status == 403
     assert state(served, messages.RUN)[0] == "live"
-    served.journal.runs.order_point(messages.RUN, "B", reason="x", by="root", now=served.clock.wall)
+    served.journal.runs.order_point(messages.RUN, "B", reason="x", by="root")
     done = served.post("/v1/runs/llama-8b/retire", {"reason": "over"})
     assert (done.status, done.body["changed"]) == (200, [messages.RUN])
     assert "its job still runs" in done.body["done"]

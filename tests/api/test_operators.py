@@ -1,5 +1,6 @@
 """Freeze, thaw and switch: who asked and why is kept, and what cannot work is said at once."""
 
+import os
 from datetime import timedelta
 from urllib.parse import quote
 
@@ -175,6 +176,24 @@ def test_a_run_answers_to_the_id_that_runs_shows(served: Served) -> None:
     assert messages.RUN in both.body["error"]
     assert other in both.body["error"]
     assert served.get(f"/v1/runs/{other[:13]}").body["run"]["run"] == other
+
+
+def test_who_froze_and_who_thawed_is_an_event(served: Served) -> None:
+    """It outlasts the freeze. Sabotaged twin: what the journal keeps of the run forgets it."""
+    served.register()
+    served.post("/v1/freeze", {"run": "llama-8b", "reason": "debugging"})
+    served.post("/v1/thaw", {"run": "llama-8b"})
+    served.post("/v1/freeze", {"reason": "maintenance"})
+    served.post("/v1/thaw", {})
+    told = list(reversed(served.get("/v1/events").body["events"]))
+    assert [each["kind"] for each in told] == ["freeze", "thaw", "freeze", "thaw"]
+    assert all(f"uid {os.getuid()}" in each["detail"] for each in told)
+    assert messages.RUN in told[1]["detail"]
+    assert "debugging" in told[1]["detail"]
+    assert "Everything was thawed by" in told[3]["detail"]
+    row = served.journal.runs.find("llama-8b", served.clock.wall)
+    assert row is not None
+    assert not row.frozen
 
 
 def test_freeze_and_thaw_everything(served: Served) -> None:

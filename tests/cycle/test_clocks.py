@@ -261,7 +261,7 @@ def test_clocks_wished_for_together_are_all_written_or_none(journal: Journal) ->
 
 def test_the_clock_follows_a_confirmed_switch(journal: Journal) -> None:
     """Layout first, clock when the run has said that it trains there."""
-    journal.runs.order_point("r", "B", reason="", by="op", now=T0)
+    journal.runs.order_point("r", "B", reason="", by="op")
     turn(journal)
     switch = journal.switches.open("r")
     assert switch is not None

@@ -126,7 +126,7 @@ def test_two_failed_switches_freeze_the_run_and_call_a_human(journal: Journal) -
     assert journal.runs.all(T0)[0].frozen
     turn(journal)
     assert len(journal.switches.history("r")) == 2
-    journal.runs.thaw("r", by="operator", now=T0 + timedelta(minutes=1))
+    journal.runs.thaw("r", now=T0 + timedelta(minutes=1))
     turn(journal)
     assert len(journal.switches.history("r")) == 3
 
@@ -183,7 +183,7 @@ def test_what_nobody_carries_out_is_an_error_and_not_a_silence(
 
 def test_a_wish_for_where_the_run_is_already_binds_nobody_afterwards(journal: Journal) -> None:
     """It is acknowledged once, then the policy decides again."""
-    journal.runs.order_point("r", "A", reason="stay", by="anna", now=T0)
+    journal.runs.order_point("r", "A", reason="stay", by="anna")
     assert turn(journal).decisions[0].kind == "operator"
     assert journal.runs.all(T0)[0].ordered_point == ""
     turn(journal)

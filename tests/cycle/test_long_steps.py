@@ -94,7 +94,7 @@ def test_an_order_waits_for_boundaries_that_long_steps_make_rare(journal: Journa
 
 def test_an_operators_order_waits_while_the_run_lives(journal: Journal) -> None:
     """A pause of an hour is no reason to forget what a person asked for; the run's end is."""
-    journal.runs.order_point("r", "B", reason="trial", by="anna", now=T0)
+    journal.runs.order_point("r", "B", reason="trial", by="anna")
     turn(journal)
     beat(journal, HOUR_S)
     turn(journal, at=T0 + timedelta(seconds=HOUR_S))

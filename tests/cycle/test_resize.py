@@ -349,6 +349,6 @@ def test_a_launcher_that_refuses_is_asked_again_later_and_freezes_nothing(
     assert (shown.failed_switches, shown.frozen, shown.refused_s) == (0, "", 5.0)
     why = why_not(GIVES_BACK.points[1], shown, PolicySettings())
     assert why.endswith("would not hold its next launch 5 s ago (Slurm does not answer)")
-    journal.runs.order_point("r", "B", by="anna", reason="by hand", now=rests)
+    journal.runs.order_point("r", "B", by="anna", reason="by hand")
     (ordered,) = turn(journal, at=rests).decisions
     assert (ordered.action, ordered.kind) == (Action.SWITCH, "operator"), ordered.reason

@@ -153,7 +153,7 @@ def test_a_plan_that_wants_sleep_becomes_an_order_with_an_alarm(
 
 def test_a_run_that_is_leaving_is_ordered_nothing(journal: Journal, plans: Wants) -> None:
     """Between the report that it sleeps and the one that it has left, an order would be in vain."""
-    journal.runs.order_point("r", PAUSED, reason="quiet", by="anna", now=T0)
+    journal.runs.order_point("r", PAUSED, reason="quiet", by="anna")
     turn(journal, at=T0 + timedelta(seconds=2))
     step_switch(journal, SwitchState.CONFIRMED, at_s=10.0, layout=None, evidence={"total_s": 12.0})
     (said,) = turn(journal, at=T0 + timedelta(seconds=11)).decisions
@@ -260,7 +260,7 @@ def test_a_frozen_run_is_woken_and_its_order_stays(journal: Journal, plans: Want
 def test_an_operator_wakes_it_into_a_point(journal: Journal, plans: Wants) -> None:
     """The wish is done with once it is ordered."""
     fall_asleep(journal)
-    journal.runs.order_point("r", "B", reason="now", by="anna", now=later(10))
+    journal.runs.order_point("r", "B", reason="now", by="anna")
     turn(journal, at=later(10))
     made = journal.switches.open("r")
     assert made is not None
@@ -273,7 +273,7 @@ def test_an_operators_order_to_sleep_lasts_until_the_run_is_awake(
 ) -> None:
     """A plan that wants it to train does not wake it; the next launch is not put to sleep again."""
     plans.point = "A"
-    journal.runs.order_point("r", PAUSED, reason="quiet", by="anna", now=T0)
+    journal.runs.order_point("r", PAUSED, reason="quiet", by="anna")
     fall_asleep(journal)
     (said,) = turn(journal, at=later(30)).decisions
     assert (said.action, said.kind) == ("hold", "operator")

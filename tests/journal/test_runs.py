@@ -136,11 +136,11 @@ def test_freeze_and_thaw_of_one_run_and_of_everything(journal: Journal) -> None:
     register(journal)
     journal.runs.freeze("r", reason="maintenance", by="anna", now=T0)
     assert journal.runs.all(T0)[0].frozen == "anna: maintenance"
-    journal.runs.thaw("r", by="anna", now=T0)
+    journal.runs.thaw("r", now=T0)
     assert journal.runs.all(T0)[0].frozen == ""
     journal.runs.freeze(None, reason="", by="bert", now=T0)
     assert journal.runs.frozen_all() == "bert"
-    journal.runs.thaw(None, by="bert", now=T0)
+    journal.runs.thaw(None, now=T0)
     assert journal.runs.frozen_all() == ""
     with pytest.raises(InputInvalid, match="wattmesh runs"):
         journal.runs.freeze("x", reason="", by="anna", now=T0)
@@ -151,7 +151,7 @@ def test_an_operators_wish_stays_until_it_is_cleared(journal: Journal) -> None:
     register(journal)
     epoch = journal.leadership.acquire("test", 60.0)
     assert epoch is not None
-    journal.runs.order_point("r", "B", reason="trial", by="anna", now=T0)
+    journal.runs.order_point("r", "B", reason="trial", by="anna")
     assert journal.runs.all(T0)[0].ordered_point == "B"
     journal.runs.clear_ordered_point("r", "A", epoch=epoch)
     assert journal.runs.all(T0)[0].ordered_point == "B"

@@ -113,7 +113,7 @@ def test_failures_in_a_row_end_with_a_success_or_a_thaw(journal: Journal, epoch:
         put_order(journal, order(epoch, f"p{n}"), after(n))
         journal.switches.record(transition(state, f"p{n}"), owner_uid=UID, now=after(n))
         assert failures(journal) == count
-    journal.runs.thaw("r", by="anna", now=after(10))
+    journal.runs.thaw("r", now=after(10))
     assert failures(journal) == 0
 
 
@@ -156,7 +156,7 @@ def test_a_thaw_under_a_stepped_clock_forgets_what_was_and_nothing_else(
     """Dated a year ahead or behind: two failures after it freeze the run as ever."""
     for n in range(4):
         if n == 2:
-            journal.runs.thaw("r", by="anna", now=after(ahead_s))
+            journal.runs.thaw("r", now=after(ahead_s))
             assert failures(journal) == 0
         put_order(journal, order(epoch, f"p{n}"), after(n))
         if n % 2:

@@ -105,10 +105,10 @@ def test_a_freeze_says_by_whom(journal: Journal, clock: SteppedClock) -> None:
         found = told(journal, clock)
         assert value(found, "wattmesh_run_frozen", by="wattmesh") == mine
         assert value(found, "wattmesh_run_frozen", by="person") == theirs
-        journal.runs.thaw("r", by=by, now=clock.wall)
+        journal.runs.thaw("r", now=clock.wall)
     journal.runs.freeze(None, reason="the grid operator asks", by="uid 1000", now=clock.wall)
     assert value(told(journal, clock), "wattmesh_run_frozen", by="person") == 1.0
-    journal.runs.thaw(None, by="uid 1000", now=clock.wall)
+    journal.runs.thaw(None, now=clock.wall)
     assert value(told(journal, clock), "wattmesh_run_frozen", by="wattmesh") == 0.0
 
 

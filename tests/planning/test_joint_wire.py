@@ -12,7 +12,7 @@ from wattmesh.policies.cluster.joint_question import JointAnswer
 def line(room_w: float = 500.0, grams: float = 2.0, bound_g: float = 1.0) -> bytes:
     """What a planning process would write."""
     rooms = {"r": ((0, 3, room_w),)}
-    answer = JointAnswer(rooms=rooms, grams=grams, bound_g=bound_g, rounds=1)
+    answer = JointAnswer(rooms=rooms, grams=grams, bound_g=bound_g)
     return to_line(JointResult(digest="d", seconds=1.0, answer=answer))
 
 

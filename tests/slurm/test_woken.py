@@ -171,7 +171,7 @@ def test_a_watcher_at_its_time_limit_is_followed_by_another(
             "import sys\n"
             "from wattmesh.integrations.slurm import __main__ as commands, watcher\n"
             f"commands.WATCH_S, watcher.SHORTEST_S = 0.1, {shortest_s}\n"
-            "commands._say = lambda sentence: print(sentence, flush=True)\n"
+            "commands.say = lambda sentence: print(sentence, flush=True)\n"
             "sys.exit(commands.main(sys.argv[1:]))\n"
         )
         words = ("wake", "--watch", f"--checkpoint-dir={run.folder.path}", "--watcher=--time=30")

@@ -34,6 +34,8 @@ def freeze(context: RequestContext, call: Call) -> Done:
     context.journal.runs.freeze(
         row.run if row else None, reason=reason, by=call.who, now=context.now
     )
+    said = f"{_what(row)} was frozen by {call.who}: {reason}."
+    context.journal.events.add("freeze", said, context.now)
     context.changes.ring()
     context.wake()
     if row is None:
@@ -47,6 +49,10 @@ def freeze(context: RequestContext, call: Call) -> Done:
             f"`wattmesh thaw {row.name}`."
         )
     return Done(done=said, changed=(row.run,) if row else ())
+
+
+def _what(row: RunRow | None) -> str:
+    return f"{row.name} ({row.run})" if row else "Everything"
 
 
 def _what_freeze_means(row: RunRow) -> str:
@@ -67,7 +73,10 @@ def thaw(context: RequestContext, call: Call) -> Done:
     row = _named(context, call, "thaw")
     everything = context.journal.runs.frozen_all()
     was_frozen = row.frozen if row else everything
-    context.journal.runs.thaw(row.run if row else None, by=call.who, now=context.now)
+    context.journal.runs.thaw(row.run if row else None, now=context.now)
+    held = f"; it was frozen: {was_frozen}" if was_frozen else ""
+    said = f"{_what(row)} was thawed by {call.who}{held}."
+    context.journal.events.add("thaw", said, context.now)
     context.changes.ring()
     context.wake()
     what = row.name if row else "Everything"
@@ -87,7 +96,7 @@ def switch(context: RequestContext, call: Call) -> Done:
     call.as_owner(context, row, "switch")
     point, reason = call.text("point"), call.text("reason")
     _check_switchable(context, row, point)
-    context.journal.runs.order_point(row.run, point, reason=reason, by=call.who, now=context.now)
+    context.journal.runs.order_point(row.run, point, reason=reason, by=call.who)
     context.wake()
     return Done(
         done=(

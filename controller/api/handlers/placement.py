@@ -5,14 +5,13 @@ committed before the run can fetch it, and the run proves or takes back what it 
 only a person asks for it, the deadline guard permits it, and the job may still say no.
 """
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from wattmesh.controller.api.handlers.operators import check_acted_on
 from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
-from wattmesh.controller.cycle.act import BOUNDARIES_VALID, OPERATOR
+from wattmesh.controller.cycle.act import OPERATOR, order_where_it_is, rebuilding
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.controller.views import Done, PlacedExperts
@@ -22,7 +21,7 @@ from wattmesh.policies.run_context import examine
 from wattmesh.reconfig import placement as placements
 from wattmesh.reconfig.expert_wire import PlacementWish
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, SwitchMode
+from wattmesh.reconfig.wire import SwitchMode
 
 HISTORY = 1000
 """Switches of a run that are looked through."""
@@ -85,20 +84,12 @@ def place(context: RequestContext, call: Call) -> Done:
     check_acted_on(context, row)
     _check_in_time(context, row)
     point = row.point.id if row.point is not None else ""
-    order = Order(
-        switch_id=str(uuid.uuid4()),
-        epoch=epoch,
-        run=row.run,
-        attempt=row.attempt,
-        point=point,
-        layout=row.layout,
-        ranks=row.ranks,
-        not_before_step=row.step + 1,
-        valid_until_step=row.step + BOUNDARIES_VALID * max(1, row.boundary_every),
-        mode=SwitchMode.IN_PLACE if "in_place" in row.capabilities else SwitchMode.RESTART,
-        reason=f"{experts} experts in each of {layers} layers are placed anew. Asked by "
-        f"{call.who}: {reason}.",
-        placement=wish.placement,
+    why = (
+        f"{experts} experts in each of {layers} layers are placed anew. Asked by "
+        f"{call.who}: {reason}."
+    )
+    order = replace(
+        order_where_it_is(row, point, rebuilding(row), why, epoch), placement=wish.placement
     )
     written = context.journal.switches.order(
         order,

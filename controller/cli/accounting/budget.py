@@ -8,7 +8,7 @@ from wattmesh.controller.cli import options
 from wattmesh.controller.cli.accounting import audit_screen, budget_screen
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.client import DaemonConnection, segment
-from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.output import print_answer, print_done
 
 
 def budget(
@@ -33,11 +33,10 @@ def budget(
     """Show the grams spent, and those saved against the points the runs were submitted at."""
     if replan is not None:
         done = DaemonConnection(socket).post(f"/v1/budget/{segment(replan)}/replan", {})
-        print_json(done) if as_json else print_lines([done["done"]])
+        print_done(done, as_json)
         return
     path = "/v1/budget" if audit is None else f"/v1/runs/{segment(audit)}/audit"
     answer = ask(socket, offline).get(path)
-    if as_json:
-        print_json(answer)
-    else:
-        print_lines((budget_screen if audit is None else audit_screen).screen(answer))
+    print_answer(
+        answer, lambda: (budget_screen if audit is None else audit_screen).screen(answer), as_json
+    )

@@ -66,7 +66,7 @@ def page(view: Mapping[str, Any], picture: str) -> str:
         _paragraph(marks, "muted") if marks else "",
         _paragraph(f"Simulated: {simulated}.") if simulated else "",
         "<h2>Over its time</h2>",
-        _figure(view, picture),
+        _figure(picture),
         "<h2>Switches</h2>",
         _switches(view["switches"]),
         "<h2>How it was counted</h2>",
@@ -97,7 +97,7 @@ def _where_it_stands(view: Mapping[str, Any]) -> str:
     )
 
 
-def _figure(view: Mapping[str, Any], picture: str) -> str:
+def _figure(picture: str) -> str:
     if not picture:
         return _paragraph("No slot can be drawn: nothing was booked, or the slots are summed up.")
     said = (

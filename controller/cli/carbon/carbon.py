@@ -11,7 +11,14 @@ from rich.text import Text
 from wattmesh.controller.cli import formats, options
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.carbon import carbon_screen
-from wattmesh.controller.cli.output import STRONG, WARN, print_json, print_lines, styled
+from wattmesh.controller.cli.output import (
+    STRONG,
+    WARN,
+    print_answer,
+    print_json,
+    print_lines,
+    styled,
+)
 from wattmesh.controller.cli.runs.status_screen import grid
 from wattmesh.controller.cli.tables import Column, table
 
@@ -31,10 +38,7 @@ BAR_WIDTH = 30
 def now(socket: options.Socket = options.SOCKET, as_json: options.AsJson = False) -> None:
     """Show the present intensity of each signal, and its forecast."""
     view = ask(socket, None).get("/v1/carbon/now")
-    if as_json:
-        print_json(view)
-    else:
-        print_lines(grid(view))
+    print_answer(view, lambda: grid(view), as_json)
 
 
 @app.command()
@@ -46,10 +50,7 @@ def history(
 ) -> None:
     """List past intervals, each with its quality."""
     view = ask(socket, offline).get("/v1/carbon/history", hours=hours)
-    if as_json:
-        print_json(view)
-    else:
-        print_lines(screen(view))
+    print_answer(view, lambda: screen(view), as_json)
 
 
 @app.command()
@@ -67,10 +68,7 @@ def forecast(
 ) -> None:
     """Show the forecast that decisions rest on: its source, its band and its past errors."""
     view = ask(socket, offline).get("/v1/carbon/forecast", signal=signal)
-    if as_json:
-        print_json(view)
-    else:
-        print_lines(carbon_screen.forecast(view, hours))
+    print_answer(view, lambda: carbon_screen.forecast(view, hours), as_json)
 
 
 @app.command()

@@ -13,7 +13,7 @@ import typer
 
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.checkpoint import checkpoint_screen as screen
-from wattmesh.controller.cli.output import cleaned, print_json, print_lines
+from wattmesh.controller.cli.output import cleaned, print_answer, print_json, print_lines
 from wattmesh.controller.cli.progress import bar
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.against import differences, matches_memory
@@ -108,10 +108,7 @@ def convert_source(
     with bar(f"{kind} checkpoint", opened.index.nbytes) as progress:
         made = convert(opened, target, kind, jobs=jobs, gentle=gentle, progress=progress)
     pid = _start_hashing(target) if hashing and not made.verified else None
-    if as_json:
-        print_json(screen.converted_json(made, pid))
-    else:
-        print_lines(screen.converted(made, pid))
+    print_answer(screen.converted_json(made, pid), lambda: screen.converted(made, pid), as_json)
 
 
 def _start_hashing(path: Path) -> int:
@@ -145,10 +142,7 @@ def inspect(
         facts, lines = screen.facts(source), screen.facts_lines
     else:
         facts, lines = screen.boxes(source, tensor), screen.boxes_lines
-    if as_json:
-        print_json(facts)
-    else:
-        print_lines(lines(cleaned(facts)))
+    print_answer(facts, lambda: lines(cleaned(facts)), as_json)
 
 
 @app.command("verify")
@@ -237,10 +231,7 @@ def export_checkpoint(
             checkpoint, target, to, dtype=dtype, renames=renames, trainer=names, progress=progress
         )
     facts = screen.exported_json(checkpoint, target, to, time.monotonic() - begin)
-    if as_json:
-        print_json(facts)
-    else:
-        print_lines(screen.exported(facts))
+    print_answer(facts, lambda: screen.exported(facts), as_json)
 
 
 @app.command("prune")

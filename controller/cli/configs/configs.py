@@ -19,7 +19,7 @@ from wattmesh.controller.cli.configs.configs_state import STALE, next_lines, sta
 from wattmesh.controller.cli.configs.configs_switches import MOST_SWITCHES, records_of
 from wattmesh.controller.cli.configs.profile_json import profile_json
 from wattmesh.controller.cli.drawing import drawn, put
-from wattmesh.controller.cli.output import columns, print_json, print_lines
+from wattmesh.controller.cli.output import columns, print_answer, print_json, print_lines
 from wattmesh.controller.profile.job import PowerKind, read_job
 from wattmesh.controller.profile.measured import with_proofs
 from wattmesh.controller.profile.profile import Profile, profile
@@ -353,10 +353,7 @@ def predict_rows(
     from wattmesh.controller.cli.configs.search import predicting  # noqa: PLC0415 - as above
 
     answer = predicting.predicted(table, out, measured)
-    if as_json:
-        print_json(answer)
-    else:
-        print_lines(predicting.predicted_lines(answer))
+    print_answer(answer, lambda: predicting.predicted_lines(answer), as_json)
 
 
 @app.command("measured")
@@ -412,10 +409,7 @@ def measured_points(
         framework=framework,
     )
     answer = predicting.measured_live(said["run"], catalogue, out, hf_config=hf_config, told=told)
-    if as_json:
-        print_json(answer)
-    else:
-        print_lines(predicting.measured_live_lines(answer))
+    print_answer(answer, lambda: predicting.measured_live_lines(answer), as_json)
 
 
 def _say(text: str) -> None:

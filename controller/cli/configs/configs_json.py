@@ -11,7 +11,7 @@ from wattmesh.controller.cli.configs.configs_stall import stall_sentence
 from wattmesh.controller.cli.configs.configs_ways import Way, ways
 from wattmesh.policies.break_even import BreakEven, break_evens, embodied_sentence, hull_sentence
 from wattmesh.policies.switch_time import Stall, SwitchRecord
-from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, SwitchSpend
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, PairCost, SwitchSpend
 
 
 def catalogue_json(catalogue: Catalogue) -> dict[str, Any]:
@@ -106,23 +106,13 @@ def _switch_json(catalogue: Catalogue) -> dict[str, Any]:
         "clock_s": switch.clock_s,
         "source": switch.source,
         "reacquire_s": switch.reacquire_s,
-        "pairs": [
-            {
-                "from": pair.origin,
-                "to": pair.target,
-                "seconds": pair.seconds,
-                "energy_j": pair.energy_j,
-                "warm_s": pair.warm_s,
-                "warm_energy_j": pair.warm_energy_j,
-            }
-            for pair in switch.pairs
-        ],
-        "spent": [_spend_json(each) for each in switch.spends],
+        "pairs": [_between_json(each) for each in switch.pairs],
+        "spent": [_between_json(each) for each in switch.spends],
     }
 
 
-def _spend_json(spend: SwitchSpend) -> dict[str, Any]:
-    found = asdict(spend)
+def _between_json(switch: PairCost | SwitchSpend) -> dict[str, Any]:
+    found = asdict(switch)
     return {"from": found.pop("origin"), "to": found.pop("target"), **found}
 
 

@@ -7,7 +7,7 @@ import typer
 
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.client import DaemonConnection, segment
-from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.output import print_answer
 from wattmesh.errors import InputInvalid, WattmeshError
 
 # numpy is loaded by the command that needs it, so that the list of commands answers at once.
@@ -42,10 +42,7 @@ def costs(
     else:
         path = f"/v1/runs/{segment(of)}/expert-costs"
         answer, lines = DaemonConnection(socket).get(path, details="yes"), told_lines
-    if as_json:
-        print_json(answer)
-    else:
-        print_lines(lines(answer))
+    print_answer(answer, lambda: lines(answer), as_json)
 
 
 def _is_file(word: str) -> bool:
@@ -149,10 +146,7 @@ def place(
     if run is not None and not dry_run:
         answer["done"] = _order(DaemonConnection(socket), run, answer, rows, reason)
         lines.append(answer["done"])
-    if as_json:
-        print_json(answer)
-    else:
-        print_lines(lines)
+    print_answer(answer, lambda: lines, as_json)
 
 
 def _order(
@@ -198,7 +192,4 @@ def bench(
     from wattmesh.controller.cli.experts.group_worth import bench_json  # noqa: PLC0415
 
     answer = bench_json(gpus, experts, load_cap)
-    if as_json:
-        print_json(answer)
-    else:
-        print_lines(bench_lines(answer))
+    print_answer(answer, lambda: bench_lines(answer), as_json)

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from wattmesh.controller.cli import options
-from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.output import print_answer, print_json, print_lines
 from wattmesh.controller.cli.policy import policy_options, stream_screen
 from wattmesh.controller.cli.policy.plan import app
 from wattmesh.controller.cli.policy.policy_screen import screen
@@ -81,10 +81,7 @@ def bench(
     if not asked.interval_tokens:
         raise InputInvalid(f"{catalogue} needs job.global_batch and job.seq_len to be replayed")
     found = _rows(asked, trace, processes)
-    if as_json:
-        print_json({"rows": [row_json(row) for row in found]})
-    else:
-        print_lines(screen(found, asked))
+    print_answer({"rows": [row_json(row) for row in found]}, lambda: screen(found, asked), as_json)
 
 
 def _several(file: Path, traces: Sequence[Path], *, as_json: bool) -> None:

@@ -76,8 +76,6 @@ def _legend(policies: set[str], slack: float) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trace:
-    """One trace's table."""
-
     name: str
     rows: Sequence[Row]
 

@@ -3,13 +3,13 @@
 Every act is a request to the daemon, which checks who asks and writes down who asked and why.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.client import DaemonConnection, segment
-from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.output import print_done
 
 POINT_HELP = "Id of a point in its catalogue; `paused`: put it to sleep."
 
@@ -27,7 +27,7 @@ def freeze(
     as_json: options.AsJson = False,
 ) -> None:
     """Stop acting on one run, or on all: they are still observed and accounted."""
-    _report(DaemonConnection(socket).post("/v1/freeze", {"run": run, "reason": reason}), as_json)
+    print_done(DaemonConnection(socket).post("/v1/freeze", {"run": run, "reason": reason}), as_json)
 
 
 def thaw(
@@ -36,7 +36,7 @@ def thaw(
     as_json: options.AsJson = False,
 ) -> None:
     """End a freeze, and forget the failed switches that caused it."""
-    _report(DaemonConnection(socket).post("/v1/thaw", {"run": run}), as_json)
+    print_done(DaemonConnection(socket).post("/v1/thaw", {"run": run}), as_json)
 
 
 def switch(
@@ -51,7 +51,7 @@ def switch(
     A run that sleeps is woken there.
     """
     path = f"/v1/runs/{segment(run)}/switch"
-    _report(DaemonConnection(socket).post(path, {"point": point, "reason": reason}), as_json)
+    print_done(DaemonConnection(socket).post(path, {"point": point, "reason": reason}), as_json)
 
 
 def retire(
@@ -61,7 +61,7 @@ def retire(
     as_json: options.AsJson = False,
 ) -> None:
     """Stop following a run that is over or lost; keep its rows. A new launch takes it up again."""
-    _report(
+    print_done(
         DaemonConnection(socket).post(f"/v1/runs/{segment(run)}/retire", {"reason": reason}),
         as_json,
     )
@@ -75,11 +75,4 @@ def reopen(
 ) -> None:
     """Reopen a month that was closed wrongly; it closes again, and the old figures are kept."""
     path = f"/v1/report/{segment(month)}/reopen"
-    _report(DaemonConnection(socket).post(path, {"reason": reason}), as_json)
-
-
-def _report(answer: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        print_lines([answer["done"]])
+    print_done(DaemonConnection(socket).post(path, {"reason": reason}), as_json)

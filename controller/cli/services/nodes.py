@@ -9,7 +9,7 @@ import typer
 
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.client import DaemonConnection, segment
-from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.output import print_done, print_json, print_lines
 from wattmesh.errors import InputInvalid
 
 app = typer.Typer(
@@ -57,7 +57,9 @@ def revoke(
     node: Node, socket: options.Socket = options.SOCKET, as_json: options.AsJson = False
 ) -> None:
     """End all tokens of a node at once: its agent is refused until it has a new one."""
-    _done(DaemonConnection(socket).post(f"/v1/agents/{segment(node)}/token/revoke", {}), as_json)
+    print_done(
+        DaemonConnection(socket).post(f"/v1/agents/{segment(node)}/token/revoke", {}), as_json
+    )
 
 
 @token.command("list")
@@ -79,7 +81,7 @@ def retire(
     node: Node, socket: options.Socket = options.SOCKET, as_json: options.AsJson = False
 ) -> None:
     """Expect no reports from a node until it reports again; its GPUs may move elsewhere."""
-    _done(DaemonConnection(socket).post(f"/v1/agents/{segment(node)}/retire", {}), as_json)
+    print_done(DaemonConnection(socket).post(f"/v1/agents/{segment(node)}/retire", {}), as_json)
 
 
 def _ask(
@@ -118,10 +120,3 @@ def _told(answer: dict[str, Any], out: Path | None, as_json: bool) -> None:
         return
     print(answer["done"], file=sys.stderr)
     print_lines([f"It is in {out}." if out else answer["token"]])
-
-
-def _done(answer: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        print_lines([answer["done"]])

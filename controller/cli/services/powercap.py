@@ -10,7 +10,7 @@ from rich.text import Text
 
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.client import DaemonConnection
-from wattmesh.controller.cli.output import DIM, legend, print_json, print_lines, styled, trouble
+from wattmesh.controller.cli.output import DIM, legend, print_answer, print_done, styled, trouble
 from wattmesh.controller.zoned_time import zoned_time
 from wattmesh.errors import InputInvalid
 
@@ -62,7 +62,7 @@ def powercap(
     daemon = DaemonConnection(socket)
     if what == "show":
         answer = daemon.get("/v1/powercap")
-        print_json(answer) if as_json else print_lines(screen(answer))
+        print_answer(answer, lambda: screen(answer), as_json)
         return
     if what in ACTIONS:
         only = {"triggered": True} if triggered else {}
@@ -72,7 +72,7 @@ def powercap(
         start = None if begin is None else time(begin, "--from")
         body["until"] = ends(until, lasts, start or datetime.now(UTC)).isoformat()
         done = daemon.post("/v1/powercap", body | ({"from": start.isoformat()} if start else {}))
-    print_json(done) if as_json else print_lines([done["done"]])
+    print_done(done, as_json)
 
 
 def watts(text: str) -> float:

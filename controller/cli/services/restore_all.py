@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from wattmesh.controller.cli import options
-from wattmesh.controller.cli.output import BAD, print_json, print_lines, trouble
+from wattmesh.controller.cli.output import BAD, print_answer, trouble
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.telemetry.actuator import settings as settings_file
 from wattmesh.telemetry.actuator.client import ActuatorClient
@@ -38,17 +38,15 @@ def restore_all(
     settings = settings_file.load(Path(config))
     if resume:
         answer = ActuatorClient(settings.socket).resume()
-        if as_json:
-            print_json(answer.to_json())
-        else:
-            print_lines([f"the actuator obeys again ({answer.mode})"])
+        print_answer(
+            answer.to_json(), lambda: [f"the actuator obeys again ({answer.mode})"], as_json
+        )
         return
     gpus = give_back(settings, obligations=obligations)
     troubled = [each["trouble"] for each in gpus if each["trouble"]]
-    if as_json:
-        print_json({"ok": not troubled, "gpus": gpus})
-    else:
-        print_lines([*screen(gpus), *trouble(troubled)])
+    print_answer(
+        {"ok": not troubled, "gpus": gpus}, lambda: [*screen(gpus), *trouble(troubled)], as_json
+    )
     if troubled:
         raise typer.Exit(1)
 

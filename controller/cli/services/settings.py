@@ -7,7 +7,7 @@ import typer
 
 from wattmesh import durable
 from wattmesh.controller.cli import options
-from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.output import print_answer, print_json, print_lines
 from wattmesh.controller.settings import read as reader
 from wattmesh.controller.settings import text as settings_text
 from wattmesh.errors import InputInvalid, SettingsInvalid
@@ -29,10 +29,7 @@ def check(
         if as_json:
             print_json(_answer(file, error.mistakes))
         raise
-    if as_json:
-        print_json(_answer(file, ()))
-    else:
-        print_lines([f"settings {file} have no mistakes"])
+    print_answer(_answer(file, ()), lambda: [f"settings {file} have no mistakes"], as_json)
 
 
 @app.command()

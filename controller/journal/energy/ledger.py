@@ -322,12 +322,10 @@ class LedgerStore:
             ]
         return from_us(max((each for each in newest if each is not None), default=None))
 
-    def first_slot(self, since: datetime, run: str | None = None) -> datetime | None:
-        """Give the first slot from `since` in which anything was booked, to one run or to any."""
+    def first_slot(self, since: datetime) -> datetime | None:
+        """Give the first slot from `since` in which anything was booked."""
         table = ENERGY.c.slot_start
         query = queries.within(select(func.min(table)), table, to_us(since), None)
-        if run is not None:
-            query = query.where(ENERGY.c.run == run)
         with self._database.reading() as connection:
             return from_us(connection.execute(query).scalar())
 

@@ -291,7 +291,7 @@ def _mark_ended(
     by: str,
     now: datetime,
 ) -> None:
-    """End rows that nobody ended before: who did it first, and so whether a person, stays."""
+    """End these caps. A cap that has ended before keeps the name of who ended it."""
     if ids:
         these = (POWER_CAPS.c.id.in_(ids), POWER_CAPS.c.ended_at.is_(None))
         values = {"ended_at": to_us(now), "ended_by": by}

@@ -115,10 +115,9 @@ class Sign:
 class Liveness:
     """Keeps signs of life and decides from them whether runs are live; for any thread."""
 
-    def __init__(self, live_s: float = LIVE_S) -> None:
+    def __init__(self) -> None:
         """Begin as a daemon that does not lead."""
-        self._live_s = live_s
-        self._waking_s = WAKING_S
+        self._live_s, self._waking_s = LIVE_S, WAKING_S
         self._signs: dict[str, Sign] = {}
         self._since: datetime | None = None
         self._before: datetime | None = None

@@ -378,7 +378,7 @@ class RunStore:
                 row = {"id": 1, "reason": words, "by": by, "at": to_us(now)}
                 upsert(connection, FREEZE, [row])
 
-    def thaw(self, run: str | None, *, by: str, now: datetime) -> None:
+    def thaw(self, run: str | None, *, now: datetime) -> None:
         """Thaw one run, or all (None); a run's earlier failed switches stop counting."""
         with self._database.writing() as connection:
             if run is not None:
@@ -394,7 +394,7 @@ class RunStore:
         with self._database.reading() as connection:
             return connection.execute(select(FREEZE.c.reason)).scalar() or ""
 
-    def order_point(self, run: str, point: str, *, reason: str, by: str, now: datetime) -> None:
+    def order_point(self, run: str, point: str, *, reason: str, by: str) -> None:
         """Store the point that an operator asks for; the cycle decides about it."""
         words = f"{by}: {reason}" if reason else by
         with self._database.writing() as connection:

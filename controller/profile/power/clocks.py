@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from wattmesh.errors import WattmeshError
@@ -54,10 +53,7 @@ class Clocks(Protocol):
 class NoClocks:
     """Where nothing can set them."""
 
-    def __init__(self, why: str = "") -> None:
-        """Set none, for this reason."""
-        self._why = why
-        self.wanted_mhz: int | None = None
+    wanted_mhz: int | None = None
 
     def ask(self, gpus: Sequence[str], clock_mhz: int | None) -> None:
         """Keep it in mind, to be refused."""
@@ -68,8 +64,8 @@ class NoClocks:
         return self.wanted_mhz is None
 
     def trouble(self) -> str:
-        """Say why a clock cannot be locked."""
-        return self._why if self.wanted_mhz is not None else ""
+        """Say nothing: a point with a clock is refused before it is gone to."""
+        return ""
 
 
 class FakeClocks(NoClocks):
@@ -77,7 +73,6 @@ class FakeClocks(NoClocks):
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
         """Set the clocks of these."""
-        super().__init__()
         self._gpus = gpus
 
     def ask(self, gpus: Sequence[str], clock_mhz: int | None) -> None:
@@ -129,12 +124,7 @@ class ActuatorClocks:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Give back what is locked; where nobody answers, the lease ends by itself."""
         self._over = True
         self._wake.set()

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from wattmesh.controller.process.children import wait_for
@@ -96,12 +95,7 @@ class PowerMeter:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property
@@ -344,7 +338,6 @@ class PowerMeter:
         raise InputInvalid(f"{self.job.power.url} gives no GPU's power: {said[0]}")
 
     def _sample(self, source: PowerSource, update_s: float, *, hz: float = HZ) -> None:
-        """Sample a source from now on."""
         if isinstance(source, Closes):
             self._stack.callback(source.close)
         burst = Burst(source, hz=hz, update_s=update_s)

@@ -22,7 +22,7 @@ from wattmesh.errors import (
     ZoneMismatch,
 )
 from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
-from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
+from wattmesh.integrations.carbon.reading.http import BehindBreaker, JsonHttp, RetryPolicy
 
 BASE_URL = "https://api.neso.energy"
 SQL, CATALOGUE = "/api/3/action/datastore_search_sql", "/api/3/action/package_show"
@@ -53,18 +53,13 @@ class Resource:
     made: str
 
 
-class NesoPortal:
+class NesoPortal(BehindBreaker):
     """The portal, asked by one thread."""
 
     def __init__(self, *, base_url: str = BASE_URL, http: JsonHttp | None = None) -> None:
         """Set the address, or a client to use instead."""
         self._http = http or JsonHttp(base_url, patience=RetryPolicy(tries=1))
         self._ids: dict[str, str] = {}
-
-    @property
-    def breaker_state(self) -> str:
-        """State of the circuit breaker before it: closed, half-open or open."""
-        return self._http.breaker_state
 
     def rows(self, resource: Resource, start: datetime, end: datetime) -> Iterator[dict[str, Any]]:
         """Fetch the rows whose half hour begins in [start, end), oldest first.

@@ -17,7 +17,7 @@ from typing import Any
 from wattmesh.errors import InputInvalid, SourceUnavailable, Transient, ZoneMismatch
 from wattmesh.integrations.carbon.exogenous.collected import HOUR, Collected
 from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
-from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.http import BehindBreaker, JsonHttp
 from wattmesh.telemetry.exogenous import ExogenousBatch, ExogenousKind
 
 BASE_URL = "https://api.open-meteo.com"
@@ -75,7 +75,7 @@ class Place:
             raise InputInvalid(f"carbon: the weight of a place is {self.weight}; it must be > 0")
 
 
-class OpenMeteo:
+class OpenMeteo(BehindBreaker):
     """The weather of one zone (`ExogenousProvider`)."""
 
     def __init__(
@@ -105,11 +105,6 @@ class OpenMeteo:
     def kinds(self) -> tuple[ExogenousKind, ...]:
         """The weather."""
         return tuple(VARIABLES)
-
-    @property
-    def breaker_state(self) -> str:
-        """State of the circuit breaker before it: closed, half-open or open."""
-        return self._http.breaker_state
 
     @property
     def cadence(self) -> timedelta:

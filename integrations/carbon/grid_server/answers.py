@@ -5,7 +5,7 @@ Invariant: nothing here reads a clock; `now` is part of the request.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -60,6 +60,12 @@ class ReceivedRequest:
     path: str
     key: str
     at: datetime
+
+
+def floor(at: datetime, step: timedelta) -> datetime:
+    """Return the start of the interval that holds a moment; intervals count from midnight."""
+    midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight + (at - midnight) // step * step
 
 
 def moment(text: str) -> datetime:

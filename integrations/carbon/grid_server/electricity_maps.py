@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, moment
+from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, floor, moment
 from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.grids import HOUR, Measure, SimulatedGrid
 
@@ -100,7 +100,7 @@ class _Series:
         Raises:
             InputInvalid: a parameter is missing or out of range, or there is no such endpoint.
         """
-        running = self._floor(self.now)
+        running = floor(self.now, self.step)
         if what == "latest":
             rows = self._rows(running - 6 * HOUR, running + self.step)
             return rows[-1] if rows and not self.suffering.has(Fault.EMPTY) else None
@@ -116,7 +116,7 @@ class _Series:
     def _past(self, what: str) -> dict[str, Any] | None:
         """Give a span that the caller names, or one interval."""
         if what == "past":
-            at = self._floor(self._time("datetime"))
+            at = floor(self._time("datetime"), self.step)
             return next(iter(self._rows(at, at + self.step)), None)
         start, end = self._time("start"), self._time("end")
         if not start < end:
@@ -124,7 +124,7 @@ class _Series:
         days = LONGEST[self.granularity]
         if end - start > timedelta(days=days):
             raise InputInvalid(f"the range may span {days} days at most")
-        return self._keyed("data", self._rows(self._floor(start), min(end, self.now)))
+        return self._keyed("data", self._rows(floor(start, self.step), min(end, self.now)))
 
     def _forecast(self, running: datetime) -> dict[str, Any]:
         """Give the newest forecast, issued within this hour."""
@@ -152,11 +152,6 @@ class _Series:
     @property
     def _measure(self) -> Measure:
         return Measure(self.factor)
-
-    def _floor(self, at: datetime) -> datetime:
-        """Give the start of the interval that holds a moment."""
-        midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
-        return midnight + (at - midnight) // self.step * self.step
 
     def _time(self, name: str) -> datetime:
         if name not in self.query:

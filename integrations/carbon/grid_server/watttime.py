@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, moment
+from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, floor, moment
 from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.grids import HOUR, Measure, SimulatedGrid
 
@@ -132,12 +132,12 @@ class _Series:
         if what == ("v3", "historical"):
             return self._body(self._historical(), model={"type": "binned_regression"})
         if what == ("v3", "signal-index"):
-            row = {"point_time": _text(self._floor(self.now)), "value": self._percentile()}
+            row = {"point_time": _text(floor(self.now, self.step)), "value": self._percentile()}
             return self._body([row], units="percentile")
         if self.signal != "co2_moer":
             return Reply(status=403, body=SCOPE)
         if what == ("v3", "forecast"):
-            issued = self._floor(self.now)
+            issued = floor(self.now, self.step)
             return self._body(self._issued(issued), generated_at=_text(issued))
         if what == ("v3", "forecast", "historical"):
             return self._body(self._old_forecasts())
@@ -148,7 +148,7 @@ class _Series:
         start, end = moment(self.query["start"]), moment(self.query["end"])
         if not start <= end <= start + LONGEST_HISTORY:
             raise InputInvalid("the range may span 32 days at most")
-        at, rows = self._floor(start + self.step - timedelta(microseconds=1)), []
+        at, rows = floor(start + self.step - timedelta(microseconds=1), self.step), []
         while at <= end and at + self.step <= self.now:
             if not self.suffering.hits(Fault.GAP, at):
                 known = self.grid.reported(self.region, at, self.now, self.step, self.measure)
@@ -181,7 +181,7 @@ class _Series:
         start, end = moment(self.query["start"]), moment(self.query["end"])
         if not start <= end <= start + LONGEST_OLD_FORECASTS:
             raise InputInvalid("the range may span 1 day at most")
-        at, found = self._floor(start), []
+        at, found = floor(start, self.step), []
         while at <= min(end, self.now):
             found.append({"generated_at": _text(at), "forecast": self._issued(at)})
             at += HOUR
@@ -219,17 +219,12 @@ class _Series:
 
     def _percentile(self) -> float:
         """Return the percentile of the present value in the last four weeks, 0 to 100."""
-        at = self._floor(self.now)
+        at = floor(self.now, self.step)
         past = [self._true_g_per_kwh(at - i * 6 * HOUR) for i in range(112)]
         return round(100.0 * sum(value < past[0] for value in past) / len(past), 1)
 
     def _true_g_per_kwh(self, at: datetime) -> float:
         return self.grid.truth(self.region, at, self.step, self.measure)
-
-    def _floor(self, at: datetime) -> datetime:
-        """Return the start of the interval that contains a moment."""
-        midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
-        return midnight + (at - midnight) // self.step * self.step
 
 
 def _access(grid: SimulatedGrid) -> dict[str, Any]:

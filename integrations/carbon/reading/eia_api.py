@@ -14,7 +14,7 @@ from typing import Any
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, Transient, ZoneMismatch
 from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
 from wattmesh.integrations.carbon.reading.credentials import Credentials
-from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.http import BehindBreaker, JsonHttp
 
 BASE_URL = "https://api.eia.gov/v2"
 HOUR = timedelta(hours=1)
@@ -28,7 +28,7 @@ HTTP_FORBIDDEN = 403
 _FORM = "%Y-%m-%dT%H"
 
 
-class EiaApi:
+class EiaApi(BehindBreaker):
     """One authority, asked with one key."""
 
     def __init__(
@@ -60,11 +60,6 @@ class EiaApi:
         self._credentials = Credentials.parameter("api_key", key)
         self._shift = HOUR if label == "ending" else timedelta()
         self._http = http or JsonHttp(base_url)
-
-    @property
-    def breaker_state(self) -> str:
-        """State of the circuit breaker before it: closed, half-open or open."""
-        return self._http.breaker_state
 
     def rows(
         self,

@@ -15,7 +15,7 @@ from wattmesh.integrations.carbon.reading.entsoe_xml import (
     MarketDocument,
     parsed,
 )
-from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.http import BehindBreaker, JsonHttp
 
 BASE_URL = "https://web-api.tp.entsoe.eu"
 PATH = "/api"
@@ -60,7 +60,7 @@ def area_of(zone: str) -> str:
     return area
 
 
-class EntsoePlatform:
+class EntsoePlatform(BehindBreaker):
     """One account on the platform."""
 
     def __init__(
@@ -78,11 +78,6 @@ class EntsoePlatform:
         """
         self._credentials = Credentials.parameter("securityToken", token)
         self._http = http or JsonHttp(base_url)
-
-    @property
-    def breaker_state(self) -> str:
-        """State of the circuit breaker before it: closed, half-open or open."""
-        return self._http.breaker_state
 
     def document(
         self, query: Mapping[str, str], start: datetime, end: datetime, *, zone: str

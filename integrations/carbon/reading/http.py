@@ -260,6 +260,17 @@ class JsonHttp:
         return Transient(failure)
 
 
+class BehindBreaker:
+    """What asks one service, and says what happens to a poll of it now."""
+
+    _http: JsonHttp
+
+    @property
+    def breaker_state(self) -> str:
+        """State of the circuit breaker before the service: closed, open or half-open."""
+        return self._http.breaker_state
+
+
 class _Slow(Exception):
     """The body did not come in time."""
 

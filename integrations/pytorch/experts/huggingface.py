@@ -151,7 +151,7 @@ class HuggingFaceRouters:
             gate.lean_bias_X.copy_(bias_X.clamp_max(0.0) if prices else bias_X)
 
     def _answer(self, gate: Any, _: Any, said: Any) -> Any:
-        """Answer for a gate: what it said, or a choice that leans."""
+        """Return the gate's own choice of experts, or the leaning one, and count the rows."""
         if not isinstance(said, tuple) or len(said) != 3:
             raise InputInvalid(
                 f"a {type(gate).__name__} of this version of transformers does not give (logits, "

@@ -118,7 +118,6 @@ def dispatched(
 
 
 def _spend(each: DispatchedRun, option: int, now_s: float, seconds: float) -> None:
-    """Let a run spend a slot."""
     trained = each.trains(option, seconds)
     if trained >= each.left * (1 - 1e-12) and trained > 0:
         each.done_s = (

@@ -172,7 +172,6 @@ def _experts(problem: PlacementProblem, at_LS: Gpus) -> Gpus:
 
 
 def _with_slots(problem: PlacementProblem, gpu_LX: Gpus) -> Gpus:
-    """Append the GPU of every slot that stays empty."""
     rows = []
     for row in gpu_LX:
         held = np.bincount(row, minlength=len(problem.gpus))

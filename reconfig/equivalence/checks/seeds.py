@@ -166,7 +166,7 @@ def mean_gap(found: Vector, reference: Vector) -> MeanGap:
 
 
 def _compare_losses(pairs: Sequence[SeedPair], found: _Found) -> None:
-    """Two one-sided tests of the mean loss difference, against half of what a seed makes."""
+    """Test (TOST) that the mean losses differ by less than half the deviation between seeds."""
     differences = [
         statistics.fmean(each.losses[step] - each.reference_losses[step] for step in _steps(each))
         for each in pairs

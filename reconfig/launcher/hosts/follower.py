@@ -187,7 +187,6 @@ class Follower:
                 raise Gone(f"it has said nothing for {SILENCE_S:g} s")
 
     def _heed(self, told: Mapping[str, Any]) -> None:
-        """Do as the leader says."""
         match told.get("do"):
             case "launch":
                 self._end()

@@ -120,8 +120,6 @@ class _NotLaunched:
 
 
 class _HostsLaunch:
-    """One launch."""
-
     def __init__(
         self,
         here: HostLauncher,
@@ -187,7 +185,7 @@ class _HostsLaunch:
                 self._say(f"waiting for host {', '.join(map(str, missing))}.")
                 self._say_at_s = time.monotonic() + SAY_EVERY_S
             return
-        port = _free_port()
+        port = free_port()
         # The outcome is written by global rank 0, which is here.
         theirs = {
             name: text for name, text in self._environment.items() if name != OUTCOME_VARIABLE
@@ -218,7 +216,7 @@ class _HostsLaunch:
         )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port that is free on this host now."""
     with socket.socket() as probe:
         probe.bind(("", 0))

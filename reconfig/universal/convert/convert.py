@@ -13,7 +13,7 @@ from pathlib import Path
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
-from wattmesh.reconfig.universal.files.staging import Fence, Progress, silent, unfenced
+from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.folder import CheckpointKind
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import verify
@@ -47,7 +47,6 @@ def convert(
     jobs: int = 0,
     gentle: bool = False,
     progress: Progress = silent,
-    fence: Fence = unfenced,
 ) -> Converted:
     """Convert a source to a checkpoint.
 
@@ -58,7 +57,6 @@ def convert(
         jobs: processes of a physical one; 0 for as many as there are CPUs, at most 4.
         gentle: use idle CPU and disk priority (physical).
         progress: called with the bytes written (physical).
-        fence: see `staging.staged`.
 
     Raises:
         InputInvalid: see `write_virtual`, `write_physical`.
@@ -69,9 +67,9 @@ def convert(
     if source.kind == "universal":
         _refuse_damaged(source, jobs)
     if kind is CheckpointKind.VIRTUAL:
-        write_virtual(source, target, fence=fence)
+        write_virtual(source, target)
     else:
-        write_physical(source, target, jobs=jobs, gentle=gentle, progress=progress, fence=fence)
+        write_physical(source, target, jobs=jobs, gentle=gentle, progress=progress)
     return Converted(
         source=source,
         target=target,

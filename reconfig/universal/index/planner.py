@@ -170,7 +170,6 @@ def _sorted(start: Column, shape: Column) -> tuple[int, Column]:
 
 
 def _boxed(segments: Segments, rows: Column | slice, dims: int) -> tuple[Column, ...]:
-    """Columns of segments that are boxes."""
     wide = (segments.start, segments.shape, segments.strides)
     number = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
     return (*(column[rows, :dims] for column in wide), segments.offset[rows], number)

@@ -187,7 +187,6 @@ def _iteration(tag: str) -> str:
 
 
 def _named(path: Path, name: str, tag: str) -> tuple[Path, str]:
-    """The folder that a file names."""
     parts = PurePosixPath(tag).parts
     if len(parts) != 1 or parts[0] in ("..", "/") or not tag.isprintable() or len(tag) > _NAME:
         raise InputInvalid(f"{path / name}: {tag!r:.80} is not the name of a folder beside it.")

@@ -125,7 +125,6 @@ def in_words(without: Sequence[str]) -> str:
 
 
 def _smallest_superset(mine: frozenset[str], kinds: Collection[frozenset[str]]) -> frozenset[str]:
-    """The smallest set of slots that is a proper superset of `mine`."""
     return min((each for each in kinds if mine < each), key=len, default=frozenset())
 
 

@@ -129,7 +129,7 @@ def test_every_box_is_copied_as_the_files_would_give_it(
     tensors["turned"] = torch.rand(5, 7, generator=chance).t()
     area, folder = StagingArea(), tmp_path_factory.mktemp("files")
     cut = pieces(tensors)
-    area.reserve(staged.nbytes_of(0, cut))
+    area.reserve(staged.nbytes_of(cut))
     told = staged.write(area, 0, cut)
     files, placed = write_files(folder, 0, cut, durable=False)
     (name,) = files

@@ -214,6 +214,5 @@ def _first_wrong(names: Names, shapes: Mapping[str, Shape], values: Collection[s
 
 
 def _fits(names: Names, shapes: Mapping[str, Shape]) -> int:
-    """Number of tensors that fit."""
     slots = (slot_of(names, key) for key in shapes)
     return sum(slot is not None and f"{names.model}{slot[0]}" in shapes for slot in slots)

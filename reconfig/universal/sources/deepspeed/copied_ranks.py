@@ -59,7 +59,6 @@ class CopiedRanks:
         return shape, self._reader.read(row, Box((0,) * len(shape), few)).tobytes()
 
     def _same(self, ranks: Sequence[int], rows: Sequence[int]) -> list[list[int]]:
-        """Ranks by slice."""
         found: list[list[int]] = []
         for rank in ranks:
             for group in found:

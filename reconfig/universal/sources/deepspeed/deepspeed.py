@@ -365,7 +365,6 @@ class _SliceRules:
 
 
 def _buffers(rank: _Rank) -> list[str]:
-    """Names of a rank's buffers."""
     listed = rank.models[0].get("buffer_names") or []
     if type(listed) is not list or not all(map(is_name, listed)):
         raise InputInvalid(f"{rank.model.files[0]}: buffer_names names no buffers.")

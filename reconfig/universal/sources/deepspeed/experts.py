@@ -234,7 +234,6 @@ def _optimizer(
 
 
 def _chosen(buffers: Buffers, groups: Sequence[int], ranks: Sequence[int]) -> Buffers:
-    """The buffers of some groups and ranks."""
     for rank in ranks:
         of_rank = buffers.mappings[rank]
         if type(of_rank) is not list or len(of_rank) != len(buffers.settings):

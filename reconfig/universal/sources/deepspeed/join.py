@@ -172,7 +172,7 @@ class _Joining:
             )
 
     def _is_copy(self, key: Key, rows: Sequence[int]) -> bool:
-        """Whether tensor-parallel ranks hold the whole of it each."""
+        """Whether each tensor-parallel rank holds the whole tensor."""
         shape = self.all.entries[rows[0]].shape
         rows_of_param = self.first.get((key[0], PARAM))
         if rows_of_param is not None and shape != self.all.entries[rows_of_param].shape:
@@ -180,7 +180,6 @@ class _Joining:
         return not shape or type(self._rule(key[0])) is Replicate
 
     def _rule(self, name: str) -> Rule:
-        """The rule of a name of DeepSpeed's."""
         if name not in self.rules:
             logical = self.declared.name(name)
             rule: Rule | None = self.declared.rule(logical)
@@ -199,7 +198,7 @@ class _Joining:
         return self.rules[name]
 
     def _refuse_copies(self, name: str) -> None:
-        """Refuse to stack what looks like copies, where nothing but a default says slices."""
+        """Refuse to join equal pieces that are slices by DeepSpeed's default only."""
         row, *rows = self.same[name, PARAM]
         if all(
             self.all.entries[row].shape == self.all.entries[at].shape

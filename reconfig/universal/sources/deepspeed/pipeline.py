@@ -169,7 +169,7 @@ def _check_alias(
 def _shared_by(
     files: Files, file: str, layer: int, value: Mapping[Any, Any], stages: Stages
 ) -> str:
-    """Prefix of the names in a file of whose layer nothing is trained; the layer's own or TIED."""
+    """Prefix of the names of a layer that trains nothing: a shared module's, or its own."""
     tensors = {key: each for key, each in value.items() if type(each) is StoredTensor}
     differing = ""
     for prefix, shapes in _shared_modules(stages).items():

@@ -84,7 +84,6 @@ def _plain(
 
 
 def _settings(optimizer: Optimizer, allowance: Allowance) -> dict[str, dict[str, Any]]:
-    """The settings of every parameter of one optimizer."""
     where = optimizer.files[0]
     settings: list[dict[str, Any]] = []
     for number, group in enumerate(optimizer.settings):

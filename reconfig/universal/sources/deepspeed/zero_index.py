@@ -166,7 +166,7 @@ def _slots(files: Files, optimizer: Optimizer, group: int) -> _Read:
     """Decode a group's slots, which must have the same form on every rank."""
     flats = [rank[group] for rank in optimizer.flats]
     base = [flat.master.offset for flat in flats]
-    read = _Read([_Slot(PARAM, _one_dtype(optimizer, flats, PARAM), base)], {}, {})
+    read = _Read([_Slot(PARAM, _one_dtype(flats, PARAM), base)], {}, {})
     for state in sorted({key for flat in flats for key in flat.state}, key=brief):
         values = [flat.state.get(state) for flat in flats]
         where = f"group {group}, slot {brief(state)}"
@@ -183,7 +183,7 @@ def _slots(files: Files, optimizer: Optimizer, group: int) -> _Read:
         (kind,) = kinds
         tensors = [value for value in values if type(value) is StoredTensor]
         if kind == "flat":
-            dtype = _one_dtype(optimizer, flats, state)
+            dtype = _one_dtype(flats, state)
             read.flat.append(_Slot(state, dtype, [value.offset for value in tensors]))
         elif kind == "single":
             contents = {_bytes(files, n, v) for n, v in zip(optimizer.files, tensors, strict=True)}
@@ -211,7 +211,7 @@ def _kind(value: Any, flat: Flat) -> str:
     return ""
 
 
-def _one_dtype(optimizer: Optimizer, flats: Sequence[Flat], state: str) -> str:
+def _one_dtype(flats: Sequence[Flat], state: str) -> str:
     found = {
         flat.master.dtype if state == PARAM else flat.state[state].dtype for flat in flats
     }  # fmt: skip
@@ -324,7 +324,6 @@ class _Plan:
 
 
 def _flat_columns(fragments: Fragments, mine: Column, rows: Column, slot: _Slot) -> Segments:
-    """Segments of one slot for the fragments `mine`."""
     size = dtypes.size_of(slot.dtype)
     rank, count = fragments.rank[mine], fragments.count[mine]
     return Segments(

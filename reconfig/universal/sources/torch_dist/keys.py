@@ -134,7 +134,6 @@ def _slots(
 
 
 def _check_master(key: str, master: Tensor, weight: Tensor, where: str) -> None:
-    """Refuse what cannot be the master of a weight."""
     if master.shape != weight.shape:
         raise InputInvalid(
             f"{where}: {key!r:.80} has the shape {master.shape}, its parameter {weight.shape}."
