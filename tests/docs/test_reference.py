@@ -33,10 +33,7 @@ def _names() -> dict[str, list[str]]:
 def _unnamed(text: str, names: dict[str, list[str]]) -> list[str]:
     """List what `text` does not name."""
     return [
-        f"{kind} {name}"
-        for kind, each in names.items()
-        for name in each
-        if not _stands(name, text)
+        f"{kind} {name}" for kind, each in names.items() for name in each if not _stands(name, text)
     ]
 
 
