@@ -21,16 +21,12 @@ from typing import Any
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed
-
-# Whatever ranks would import for themselves: here once, before they are forked.
-import deepspeed.runtime.zero.muon.muon_optimizer
-import deepspeed.runtime.zero.stage3
 import torch
-import torch._dynamo
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 from safetensors.torch import save_file
 from torch import nn
 
+import tests.deepspeed_once  # noqa: F401 - what ranks would import for themselves
 from tests.universal.deepspeed_runs import RUNS, Run
 
 STEPS = 2
