@@ -21,8 +21,11 @@ FIRST = (
 )
 """Folders of long tests: begun last, one of them would keep a single worker busy at the end."""
 
-TOGETHER = ("tests/laws/",)
-"""Folders whose tests read what one of them has read: all our sources, parsed."""
+TOGETHER = (
+    "tests/laws/",
+    *(f"tests/docs/test_{name}.py" for name in ("architecture", "glossary", "pages")),
+)
+"""Folders and files whose tests read what one of them has read: all our sources, parsed."""
 
 FIXTURE = re.compile(r'scope="(module|session)".*\)\ndef (\w+)\(')
 ASKED = re.compile(r'[(,]\s*(\w+): |usefixtures\("(\w+)"')
@@ -92,8 +95,7 @@ class Spread(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        room = next((each for each in TOGETHER if path.startswith(each)), nodeid)
-        return self._groups.get(path, room)
+        return self._groups.get(path, TOGETHER[0] if path.startswith(TOGETHER) else nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

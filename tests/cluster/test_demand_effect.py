@@ -15,14 +15,14 @@ from wattmesh.controller.replay.stream_file import CapSpan, JobStream
 from wattmesh.controller.replay.stream_rows import FIRST_COME, JOINT, StreamResult
 from wattmesh.errors import SettingsInvalid
 
-WEEK = days(9)
+WEEK, SHORT = days(9), days(6)
 CLUSTER = "[cluster]\ngpus = 64\nidle_power_w_per_gpu = 100\nstart_h = 24\n"
 DEMAND = "[demand_response]\nworst_hours = 4\ncap_w = 30000\n"
-JOBS = job_text("a", 0, 40, 12) + job_text("b", 6, 90, 12) + job_text("c", 60, 130, 12)
+JOBS = job_text("a", 0, 24, 7) + job_text("b", 4, 48, 7) + job_text("c", 36, 72, 7)
 
 
 def stream(folder: Path, demand: str = DEMAND) -> JobStream:
-    """Three jobs of a week on 64 GPUs."""
+    """Three jobs of three days on 64 GPUs."""
     return stream_file.load(written(folder, CLUSTER + demand + JOBS))
 
 
@@ -73,8 +73,8 @@ def met(found: StreamResult, rule: str) -> set[str]:
 def test_no_deadline_is_lost_that_the_cap_alone_does_not_take(tmp_path: Path) -> None:
     """Planned jointly, every job that is in time without caps is so with them."""
     asked = stream(tmp_path)
-    free = bench_stream(replace(asked, demand=None), WEEK)
-    capped = bench_stream(asked, WEEK)
+    free = bench_stream(replace(asked, demand=None), SHORT)
+    capped = bench_stream(asked, SHORT)
     assert met(free, JOINT) == {"a", "b", "c"}
     assert met(capped, JOINT) == met(free, JOINT)
     assert met(capped, FIRST_COME) <= met(free, FIRST_COME)
@@ -84,7 +84,7 @@ def test_a_cap_that_leaves_no_time_costs_a_deadline_and_is_seen(tmp_path: Path) 
     """The twin: twenty hours of each day at next to nothing, even where all wait for none."""
     text = "[demand_response]\nworst_hours = 20\ncap_w = 9000\n"
     text += "longest_hours = 24\npause_hours = 0\n"
-    capped = bench_stream(stream(tmp_path, text), days(40))
+    capped = bench_stream(stream(tmp_path, text), days(12))
     assert met(capped, JOINT) < {"a", "b", "c"}
 
 

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from scripts.pages import cli
@@ -105,11 +106,16 @@ def _unknown_modules(text: str) -> list[str]:
     for name in set(re.findall(r"\bwattmesh(?:\.[a-z_0-9]+){2,}\b", text)):
         parts = name.split(".")
         longest = next(end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in known)
-        inside = ast.walk(known[".".join(parts[:longest])].tree)
-        named = {each.name for each in inside if isinstance(each, ast.FunctionDef)}
-        if longest < len(parts) and parts[longest] not in named:
+        if longest < len(parts) and parts[longest] not in _inside(".".join(parts[:longest])):
             unknown.add(name)
     return sorted(unknown)
+
+
+@cache
+def _inside(module: str) -> frozenset[str]:
+    """Give the names of all functions of a module, of those inside of others too."""
+    found = ast.walk(modules()[module].tree)
+    return frozenset(each.name for each in found if isinstance(each, ast.FunctionDef))
 
 
 def test_modules_named_in_text_exist() -> None:

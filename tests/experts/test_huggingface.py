@@ -135,7 +135,8 @@ def test_loads_lean_to_cheap_experts(kind: str, mode: RouterMode) -> None:
     for costs in ((0.0,) * EXPERTS, COSTS):
         routers.set_costs(costs, 0.3)
         total = torch.zeros(EXPERTS)
-        for step in range(80):
+        # Nothing moves where all cost the same: its last steps stand for all.
+        for step in range(0 if any(costs) else 60, 80):
             hooked(batch(step))
             total += routers.counts()[0] * (step >= 60)
             routers.rebalance(routers.counts())

@@ -25,7 +25,7 @@ Door = Callable[[int, int], Tried]
 @pytest.mark.parametrize(
     ("door", "count"),
     [
-        pytest.param(calls.on_sqlite, 30, marks=needs_root),
+        pytest.param(calls.on_sqlite, 12, marks=needs_root),
         pytest.param(relay.measure, 40, marks=needs_root),
         pytest.param(actuator.measure, 40, marks=needs_root),
         (answers.measure, 30),

@@ -34,20 +34,28 @@ looks = st.tuples(
 )
 
 
-def emit(journal: Journal, run: str, number: int, carbon_ug: int | None, first_ug: int) -> None:
-    """Book a slot of a run that is closed."""
-    start = T0 + number * SLOT
-    place: dict[str, Any] = {"run": run, "slot_start": start, "slot_end": start + SLOT}
-    journal.ledger.book([replace(ENERGY, **place)], [])
-    row = replace(
-        EMISSION,
-        **place,
-        carbon_ug=carbon_ug,
-        first_carbon_ug=None if carbon_ug is None else first_ug,
-        quality="unpriced" if carbon_ug is None else "measured",
-    )
-    journal.ledger.emit([row, replace(row, scenario="baseline")])
-    if run:
+Written = tuple[str, int, int | None, int]
+"""A slot of a run: its number, what it emitted, and what was first reported."""
+
+
+def emit(journal: Journal, *written: Written) -> None:
+    """Book slots of runs that are closed; of one that is written twice, the last."""
+    energy, emissions = {}, {}
+    for run, number, carbon_ug, first_ug in written:
+        start = T0 + number * SLOT
+        place: dict[str, Any] = {"run": run, "slot_start": start, "slot_end": start + SLOT}
+        row = replace(
+            EMISSION,
+            **place,
+            carbon_ug=carbon_ug,
+            first_carbon_ug=None if carbon_ug is None else first_ug,
+            quality="unpriced" if carbon_ug is None else "measured",
+        )
+        energy[run, number] = replace(ENERGY, **place)
+        emissions[run, number] = row, replace(row, scenario="baseline")
+    journal.ledger.book([*energy.values()], [])
+    journal.ledger.emit([row for both in emissions.values() for row in both])
+    for run in {run for run, *_ in written if run}:
         journal.ledger.close_run(run, {}, NOW)
 
 
@@ -60,7 +68,7 @@ def read(journal: Journal, run: str | None = None) -> tuple[Spending, ...]:
 
 def test_two_signals_are_never_added(journal: Journal) -> None:
     """Slots of another signal are a sequence of their own, rolled up days too."""
-    emit(journal, "r", 0, 5, 5)
+    emit(journal, ("r", 0, 5, 5))
     start = T0 + SLOT
     other = replace(EMISSION, slot_start=start, slot_end=start + SLOT, signal="b", carbon_ug=7)
     journal.ledger.emit([other])
@@ -78,8 +86,7 @@ def test_two_signals_are_never_added(journal: Journal) -> None:
 def test_kept_slots_are_those_of_everything(journal: Journal, turns: list[Any]) -> None:
     """Whatever is written, rolled up and looked at in between, from wherever and until whenever."""
     for batch, (run, first_day, last_slot, rolls, elsewhere) in turns:
-        for each in batch:
-            emit(journal, *each)
+        emit(journal, *batch)
         if rolls:
             journal.retention.roll_up(T0 + DAY)
         start, end = T0 + first_day * DAY, T0 + last_slot * SLOT
@@ -95,7 +102,7 @@ def test_kept_slots_are_those_of_everything(journal: Journal, turns: list[Any]) 
 def test_what_is_spent_adds_up_to_the_ledger(journal: Journal) -> None:
     """Grams, joules without grams and restatements, of slots and of rolled up days."""
     for number in range(0, 480, 7):
-        emit(journal, "r" if number % 2 else "", number, None if number % 5 == 0 else 10, 7)
+        emit(journal, ("r" if number % 2 else "", number, None if number % 5 == 0 else 10, 7))
     for _ in range(2):
         spent = read(journal)
         rows = [r for r in journal.ledger.between(T0, NOW) if r.scenario == "actual"]
@@ -111,11 +118,11 @@ def test_what_is_spent_adds_up_to_the_ledger(journal: Journal) -> None:
 
 def test_old_slots_are_not_read_again(journal: Journal) -> None:
     """What another process writes is seen, and the sabotaged twin: a write not noted is not."""
-    emit(journal, "r", 0, 5, 5)
+    emit(journal, ("r", 0, 5, 5))
     before = read(journal)
     other = Journal.open(journal.database.url.render_as_string(hide_password=False))
-    emit(other, "r", 1, 7, 7)
-    emit(other, "r", 479, 9, 9)
+    emit(other, ("r", 1, 7, 7))
+    emit(other, ("r", 479, 9, 9))
     other.close()
     seen = read(journal)
     assert [each.carbon_ug for each in seen] == [5, 7, 9]
@@ -127,8 +134,8 @@ def test_old_slots_are_not_read_again(journal: Journal) -> None:
 
 def test_a_late_delivery_of_a_node_is_seen(journal: Journal) -> None:
     """What this process writes below the end counts in the next look."""
-    emit(journal, "r", 0, 5, 5)
+    emit(journal, ("r", 0, 5, 5))
     read(journal)
-    emit(journal, "r", 0, 8, 5)
+    emit(journal, ("r", 0, 8, 5))
     (spent,) = read(journal)
     assert (spent.carbon_ug, spent.restated_ug) == (8, 3)

@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from types import FunctionType
 
@@ -65,6 +66,12 @@ def dealt(counts: tuple[int, ...], members: tuple[int, int], size: int) -> Dealt
     )
 
 
+def vectors(members: tuple[int, int]) -> Iterator[tuple[int, ...]]:
+    """Give all counts of up to six, GPU by GPU; which GPU of a class has which makes no odds."""
+    parts = [itertools.combinations_with_replacement(range(7), each) for each in members]
+    return (first + second for first, second in itertools.product(*parts))
+
+
 @pytest.mark.parametrize("memory_gb", [80.0, 9.0])
 @pytest.mark.parametrize("gpus", [(1, 1), (2, 1), (1, 2), (2, 2)])
 def test_no_other_counts_end_a_step_earlier(gpus: tuple[int, int], memory_gb: float) -> None:
@@ -82,7 +89,7 @@ def test_no_other_counts_end_a_step_earlier(gpus: tuple[int, int], memory_gb: fl
         found = counts_by_speed(asked, of_size, MODEL)
         ours = group_costs(asked, of_size, found, MODEL)
         best_s = np.full(len(which), np.inf)
-        for counts in itertools.product(range(7), repeat=sum(members)):
+        for counts in vectors(members):
             if sum(counts) == 6:
                 every = group_costs(asked, of_size, dealt(counts, members, len(which)), MODEL)
                 best_s = np.minimum(best_s, every.step_s[0])

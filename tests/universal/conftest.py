@@ -7,15 +7,13 @@ import pytest
 
 from tests.hook.harness import Zygote
 from tests.universal.dcp_runs import dcp_runs
-from tests.universal.deepspeed_runs import deepspeed_runs, parallel_runs
-from tests.universal.megatron_runs import expert_runs, megatron_runs
+from tests.universal.deepspeed_runs import deepspeed_runs
+from tests.universal.megatron_runs import megatron_runs
 
 __all__ = [
     "dcp_runs",
     "deepspeed_runs",
-    "expert_runs",
     "megatron_runs",
-    "parallel_runs",
     "said",
 ]
 

@@ -1,6 +1,6 @@
 """Real DeepSpeed checkpoints, made once per session: ZeRO-1, 2 and 3, and what the ranks held.
 
-No DeepSpeed is imported here; deepspeed_job.py trains in processes of its own.
+No DeepSpeed is imported here; sources/deepspeed_parallel_job.py trains in processes of its own.
 """
 
 import os
@@ -126,9 +126,10 @@ class Trained:
         return held_in(self.folder / f"{name}.safetensors")
 
 
-def train_all(folder: Path, job: str = "deepspeed_job") -> Trained:
-    """Train and save every run of a job."""
-    command = [sys.executable, "-m", f"tests.universal.sources.{job}", str(folder)]
+def train_all(folder: Path) -> Trained:
+    """Train and save every run."""
+    job = "tests.universal.sources.deepspeed_parallel_job"
+    command = [sys.executable, "-m", job, str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     environment["DS_ACCELERATOR"] = "cpu"
     done = subprocess.run(
@@ -140,11 +141,5 @@ def train_all(folder: Path, job: str = "deepspeed_job") -> Trained:
 
 @pytest.fixture(scope="session")
 def deepspeed_runs(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Every run of RUNS, trained once."""
+    """Every run of RUNS and of PARALLEL, trained once: DeepSpeed is imported once for all."""
     return train_all(tmp_path_factory.mktemp("deepspeed_runs"))
-
-
-@pytest.fixture(scope="session")
-def parallel_runs(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Every run of PARALLEL, trained once."""
-    return train_all(tmp_path_factory.mktemp("parallel_runs"), "deepspeed_parallel_job")

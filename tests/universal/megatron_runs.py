@@ -160,11 +160,5 @@ SPOILT: dict[str, Callable[[Sequence[Piece], tuple[str, str]], list[Piece]]] = {
 
 @pytest.fixture(scope="session")
 def megatron_runs(tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """Every case of CASES, saved once."""
-    return save_all(tmp_path_factory.mktemp("megatron_runs"), RANKS, CASES)
-
-
-@pytest.fixture(scope="session")
-def expert_runs(tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """Every case of EXPERTS, saved once."""
-    return save_all(tmp_path_factory.mktemp("expert_runs"), RANKS, EXPERTS)
+    """Every case of CASES and of EXPERTS, saved once: Megatron is imported once for all."""
+    return save_all(tmp_path_factory.mktemp("megatron_runs"), RANKS, (*CASES, *EXPERTS))

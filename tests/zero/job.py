@@ -21,14 +21,11 @@ from typing import Any
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed
-
-# What ranks would import for themselves: here once, before they are forked.
-import deepspeed.runtime.zero.stage3
 import torch
-import torch._dynamo
 import torch.distributed as dist
 from torch import nn
 
+import tests.deepspeed_once  # noqa: F401 - what ranks would import for themselves
 from tests.docs.blocks import block, filled
 from wattmesh.errors import WattmeshError
 from wattmesh.integrations.deepspeed import DeepSpeedRun, refusal

@@ -145,7 +145,7 @@ def test_a_known_zero_and_an_unknown_amount_survive_a_refusal(
     assert amounts(strict.rows) == (1200, 0, 0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_whatever_comes_between_everything_counts_once(tmp_path: Path, seed: int) -> None:
     """Rows that grow, refusals, lost answers, restarts, an outbox at its limit: the sums agree."""
     dice = random.Random(seed)

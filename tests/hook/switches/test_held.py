@@ -88,11 +88,34 @@ HOLDERS: dict[Callable[[Callable[[Any], str]], str], str] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("how", "frozen"), [*((each, False) for each in HOLDERS), (by_a_global, True)]
-)
-def test_the_variable_is_named(how: Callable[[Callable[[Any], str]], str], frozen: bool) -> None:
-    """By name, function and place; also what was set aside from collections is looked at."""
+@pytest.fixture(autouse=True)
+def aside() -> Iterator[None]:
+    """Set aside again what a search has taken back: all that the tests of a worker import."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave aside what was set aside before the test: each level of a search walks all of it."""
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
+
+
+@pytest.mark.parametrize("how", [each for each in HOLDERS if each is not by_a_global])
+@pytest.mark.usefixtures("unseen")
+def test_the_variable_is_named(how: Callable[[Callable[[Any], str]], str]) -> None:
+    """By name, function and place."""
+    check_named(how, frozen=False)
+
+
+def test_what_was_set_aside_from_collections_is_looked_at_too() -> None:
+    """A global of a module that was, and what it holds; nothing else knows of it."""
+    check_named(by_a_global, frozen=True)
+
+
+def check_named(how: Callable[[Callable[[Any], str]], str], *, frozen: bool) -> None:
+    """See that a holder is named, and that the search holds nothing."""
     kept: list[weakref.ref[nn.Parameter]] = []
 
     def look(weight: nn.Parameter) -> str:
@@ -101,18 +124,17 @@ def test_the_variable_is_named(how: Callable[[Callable[[Any], str]], str], froze
         del weight
         if frozen:
             gc.freeze()
-        try:
-            return holder(ref, longest_s=60.0)
-        finally:
-            gc.unfreeze()
+        return holder(ref, longest_s=60.0)
 
     said = how(look)
     assert said.startswith(HOLDERS[how]), said
     assert __file__ in said
+    gc.unfreeze() if frozen else None
     gc.collect()
     assert kept[0]() is None, gc.get_referrers(kept[0]())
 
 
+@pytest.mark.usefixtures("unseen")
 def test_a_global_that_a_function_sets_is_named_where_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +157,7 @@ def test_a_global_that_a_function_sets_is_named_where_it_does(
     assert holder(ref, longest_s=60.0) == f"`MODEL` of module user_script ({path}:5)"
 
 
+@pytest.mark.usefixtures("unseen")
 def test_what_no_variable_holds_is_not_guessed() -> None:
     """Nor what is gone; and a search that has no time says nothing."""
     alone = [torch.zeros(1)]

@@ -26,6 +26,7 @@ from deepspeed.checkpoint import ds_to_universal
 from deepspeed.checkpoint.universal_checkpoint import load_hp_checkpoint_state
 from torch import nn
 
+import tests.deepspeed_once  # noqa: F401 - what ranks would import for themselves
 from tests.universal.exports.scattered import scatter
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.exports import deepspeed as ours

@@ -1,9 +1,8 @@
 """Trains a tiny model with a real DeepSpeed under every ZeRO stage; saves, and tells what it held.
 
-    python -m tests.universal.sources.deepspeed_job FOLDER
-
-Per run: FOLDER/<run>/latest, FOLDER/<run>/step2/... (the checkpoint) and FOLDER/<run>.safetensors:
-"<name>|<state>" -> tensor, gathered in memory by the training ranks through DeepSpeed's own API.
+deepspeed_parallel_job.py starts its ranks. Per run: FOLDER/<run>/latest, FOLDER/<run>/step2/...
+(the checkpoint) and FOLDER/<run>.safetensors: "<name>|<state>" -> tensor, gathered in memory by the
+training ranks through DeepSpeed's own API.
 
 DeepSpeed is imported once; ranks are forked from there. Its shared-memory operator, which it would
 compile on first use, is declared incompatible: gloo does the same.
@@ -21,16 +20,12 @@ from typing import Any
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed
-
-# Whatever ranks would import for themselves: here once, before they are forked.
-import deepspeed.runtime.zero.muon.muon_optimizer
-import deepspeed.runtime.zero.stage3
 import torch
-import torch._dynamo
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 from safetensors.torch import save_file
 from torch import nn
 
+import tests.deepspeed_once  # noqa: F401 - what ranks would import for themselves
 from tests.universal.deepspeed_runs import RUNS, Run
 
 STEPS = 2
@@ -179,13 +174,6 @@ def run_all(runs: Sequence[Sequence[Callable[[], None]]]) -> int:
     return failed
 
 
-def main() -> int:
-    """All runs."""
-    folder = Path(sys.argv[1])
-    return run_all(
-        [[partial(rank_of, rank, run, folder) for rank in range(run.ranks)] for run in RUNS]
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def ranks_of_runs(folder: Path) -> list[list[Callable[[], None]]]:
+    """The ranks of every run of RUNS."""
+    return [[partial(rank_of, rank, run, folder) for rank in range(run.ranks)] for run in RUNS]

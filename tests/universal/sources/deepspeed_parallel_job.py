@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tests.universal.deepspeed_runs import PARALLEL, Parallel
-from tests.universal.sources.deepspeed_job import STEPS, run_all
+from tests.universal.sources.deepspeed_job import STEPS, ranks_of_runs, run_all
 
 WIDTH, VOCABULARY = 6, 23
 
@@ -396,13 +396,12 @@ def rank_of(rank: int, run: Parallel, folder: Path) -> None:
 
 
 def main() -> int:
-    """The runs that are named, or all, one after the other."""
-    wanted = sys.argv[2:]
-    runs = [run for run in PARALLEL if not wanted or run.name in wanted]
+    """All runs, those of deepspeed_job.py too, one after the other."""
     folder = Path(sys.argv[1])
-    return run_all(
-        [[partial(rank_of, rank, run, folder) for rank in range(world_of(run))] for run in runs]
-    )
+    parallel = [
+        [partial(rank_of, rank, run, folder) for rank in range(world_of(run))] for run in PARALLEL
+    ]
+    return run_all([*ranks_of_runs(folder), *parallel])
 
 
 if __name__ == "__main__":

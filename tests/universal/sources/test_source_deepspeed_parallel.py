@@ -93,9 +93,9 @@ def is_sliced(run: Parallel, name: str) -> bool:
 
 
 @pytest.mark.parametrize("run", READ, ids=lambda run: run.name)
-def test_every_tensor_is_what_the_ranks_held(parallel_runs: Trained, run: Parallel) -> None:
+def test_every_tensor_is_what_the_ranks_held(deepspeed_runs: Trained, run: Parallel) -> None:
     """Every (tensor, state) equals, bit for bit, what the training ranks held in memory."""
-    source, held = opened(parallel_runs, run), truth(parallel_runs, run)
+    source, held = opened(deepspeed_runs, run), truth(deepspeed_runs, run)
     assert differing(source.index, source.folder, held) == []
     assert len({state for _, state in held}) == 4
     assert source.described == run.described
@@ -109,7 +109,7 @@ def test_every_tensor_is_what_the_ranks_held(parallel_runs: Trained, run: Parall
 
 @pytest.mark.parametrize("how", list(SPOILT))
 @pytest.mark.parametrize("name", ["pipe", "auto", "experts"])
-def test_differences_are_seen(parallel_runs: Trained, name: str, how: str) -> None:
+def test_differences_are_seen(deepspeed_runs: Trained, name: str, how: str) -> None:
     """Negative controls: the comparison names exactly the tensor that was spoilt."""
     run = RUN[name]
     weight = {
@@ -117,28 +117,28 @@ def test_differences_are_seen(parallel_runs: Trained, name: str, how: str) -> No
         "experts": f"{EXPERTS}.2.up.weight"
     }[name]  # fmt: skip
     keys = [(weight, "param"), (weight, "exp_avg")]
-    differences_are_seen(opened(parallel_runs, run), truth(parallel_runs, run), keys, how)
+    differences_are_seen(opened(deepspeed_runs, run), truth(deepspeed_runs, run), keys, how)
 
 
-def test_renames_hold_for_stages_and_layers(parallel_runs: Trained) -> None:
+def test_renames_hold_for_stages_and_layers(deepspeed_runs: Trained) -> None:
     """Logical names are the user's, those of shared modules and of frozen layers, too."""
     renames = (
         Rename(re.compile(r"^tied_modules\.embed\."), "embed."),
         Rename(re.compile(r"^(\d+)\."), "layers.{0}.", add=10),
     )
-    folder = parallel_runs.folder / "pipe" / "step2"
+    folder = deepspeed_runs.folder / "pipe" / "step2"
     index = open_deepspeed(folder, Declared(renames=renames)).index
     assert {("embed.weight", "exp_avg"), ("layers.16.factor", "param")} <= set(index.rows)
     assert index.tied == {"layers.11.two.weight": "layers.11.one.weight"}
 
 
-def test_declared_rules_rearrange_what_was_joined(parallel_runs: Trained) -> None:
+def test_declared_rules_rearrange_what_was_joined(deepspeed_runs: Trained) -> None:
     """Rules hold for a parameter and all of its slots, of a shared layer, too."""
     embed = "tied_modules.embed.weight"
     blocks = SubBlocks(0, ((1, 1), (1, 3)))
     declared = rules((embed, VocabPad(0, 20)), (r"^5\.weight", blocks))
-    source = open_deepspeed(parallel_runs.folder / "pipe" / "step2", declared)
-    expected = dict(truth(parallel_runs, RUN["pipe"]))
+    source = open_deepspeed(deepspeed_runs.folder / "pipe" / "step2", declared)
+    expected = dict(truth(deepspeed_runs, RUN["pipe"]))
     for key, tensor in expected.items():
         if key[0] == "5.weight" and tensor.dim():
             expected[key] = tensor[[0, 2, 1, 3, 4, 5]]
@@ -147,10 +147,10 @@ def test_declared_rules_rearrange_what_was_joined(parallel_runs: Trained) -> Non
     assert differing(source.index, source.folder, expected) == []
 
 
-def test_what_deepspeed_does_not_keep_equal_is_refused(parallel_runs: Trained) -> None:
+def test_what_deepspeed_does_not_keep_equal_is_refused(deepspeed_runs: Trained) -> None:
     """A shared layer's bias is another parameter on each stage, under one name."""
     with pytest.raises(InputInvalid, match=r"tied_modules.scale.bias .*tied_weight_attr"):
-        opened(parallel_runs, RUN["pipe-apart"])
+        opened(deepspeed_runs, RUN["pipe-apart"])
 
 
 @pytest.mark.parametrize(
@@ -171,11 +171,11 @@ def test_what_deepspeed_does_not_keep_equal_is_refused(parallel_runs: Trained) -
     ],
 )
 def test_wrong_or_missing_rules_are_refused(
-    parallel_runs: Trained, name: str, declared: Declared, words: str
+    deepspeed_runs: Trained, name: str, declared: Declared, words: str
 ) -> None:
     """Nothing is guessed of how ranks hold a tensor, and a rule that does not fit is noticed."""
     with pytest.raises(InputInvalid, match=words):
-        open_deepspeed(parallel_runs.folder / name / "step2", declared)
+        open_deepspeed(deepspeed_runs.folder / name / "step2", declared)
 
 
 def copied(trained: Trained, name: str, folder: Path) -> Path:
@@ -186,11 +186,11 @@ def copied(trained: Trained, name: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("how", list(SPOILT_FILES))
 def test_files_that_do_not_belong_together(
-    parallel_runs: Trained, tmp_path: Path, how: str
+    deepspeed_runs: Trained, tmp_path: Path, how: str
 ) -> None:
     """Spoilt twins: each is refused by a sentence that names what does not fit."""
     name, change, words = SPOILT_FILES[how]
-    folder = copied(parallel_runs, name, tmp_path / "it")
+    folder = copied(deepspeed_runs, name, tmp_path / "it")
     change(folder)
     with pytest.raises((InputInvalid, CheckpointDamaged), match=words):
         open_deepspeed(folder, DECLARED.get(name, NOTHING))
@@ -201,9 +201,9 @@ UNNAMED = {layer(number): number for number in (0, 2, 6, 8)}
 
 
 @pytest.mark.parametrize("name", ["pipe", "pipe-tensor", "auto", "experts"])
-def test_lost_files_are_named(parallel_runs: Trained, tmp_path: Path, name: str) -> None:
+def test_lost_files_are_named(deepspeed_runs: Trained, tmp_path: Path, name: str) -> None:
     """A lost file is refused by its name, or told where DeepSpeed does not name its layer."""
-    folder = copied(parallel_runs, name, tmp_path / "it")
+    folder = copied(deepspeed_runs, name, tmp_path / "it")
     for file in sorted(path.name for path in folder.glob("*.pt")):
         (folder / file).rename(tmp_path / file)
         if name == "pipe" and file in UNNAMED:
@@ -211,7 +211,7 @@ def test_lost_files_are_named(parallel_runs: Trained, tmp_path: Path, name: str)
             lost = {UNNAMED[file], 3} - {8}
             assert source.values["left_out"] == [f"layer {each}" for each in sorted(lost)]
             gone = [("6.factor", "param")] if file == layer(6) else []
-            assert differing(source.index, folder, truth(parallel_runs, RUN[name])) == gone
+            assert differing(source.index, folder, truth(deepspeed_runs, RUN[name])) == gone
         else:
             with pytest.raises(CheckpointDamaged):
                 open_deepspeed(folder, DECLARED.get(name, NOTHING))
@@ -222,13 +222,13 @@ def test_lost_files_are_named(parallel_runs: Trained, tmp_path: Path, name: str)
         open_deepspeed(folder, NOTHING)
 
 
-def test_a_tie_of_a_later_stage_is_declared(parallel_runs: Trained, tmp_path: Path) -> None:
+def test_a_tie_of_a_later_stage_is_declared(deepspeed_runs: Trained, tmp_path: Path) -> None:
     """DeepSpeed says ties within a layer on its first stage only; else the user does."""
-    folder = copied(parallel_runs, "pipe", tmp_path / "it")
+    folder = copied(deepspeed_runs, "pipe", tmp_path / "it")
     spoil(folder, "mp_rank_00_model_states.pt", lambda it: it.update(shared_params={}))
     declared = Declared(tied={"1.two.weight": "1.one.weight"})
     source = open_deepspeed(folder, declared)
-    held = truth(parallel_runs, RUN["pipe"])
+    held = truth(deepspeed_runs, RUN["pipe"])
     assert differing(source.index, folder, held) == []
     assert source.index.tied == {"1.two.weight": "1.one.weight"}
     renames = (Rename(re.compile(r"^1\."), "first."),)
@@ -240,9 +240,9 @@ def test_a_tie_of_a_later_stage_is_declared(parallel_runs: Trained, tmp_path: Pa
         open_deepspeed(folder, Declared(tied={"1.two.weight": "5.weight"}))
 
 
-def test_what_is_not_read_is_named(parallel_runs: Trained, tmp_path: Path) -> None:
+def test_what_is_not_read_is_named(deepspeed_runs: Trained, tmp_path: Path) -> None:
     """Plain values are the first rank's; others' are named, as is a buffer that no file holds."""
-    folder = copied(parallel_runs, "pipe-tensor", tmp_path / "it")
+    folder = copied(deepspeed_runs, "pipe-tensor", tmp_path / "it")
     spoil_all(folder, [model(0), model(1)], lambda it: it.update(rng=[0], same=[1]))
     spoil_all(folder, [model(2), model(3)], lambda it: it.update(rng=[1], same=[1]))
     spoil(folder, layer(5, 1), lambda it: it.update(_extra_state=[5]))
@@ -259,9 +259,9 @@ def test_what_is_not_read_is_named(parallel_runs: Trained, tmp_path: Path) -> No
     ]
 
 
-def test_masters_that_are_no_float32(parallel_runs: Trained, tmp_path: Path) -> None:
+def test_masters_that_are_no_float32(deepspeed_runs: Trained, tmp_path: Path) -> None:
     """Masters of the working copies' own dtype are compared with these bit for bit."""
-    folder = copied(parallel_runs, "pipe-bf16", tmp_path / "it")
+    folder = copied(deepspeed_runs, "pipe-bf16", tmp_path / "it")
 
     def narrow(it: dict[str, Any]) -> None:
         held = it["optimizer_state_dict"]["single_partition_of_fp32_groups"]
@@ -271,7 +271,7 @@ def test_masters_that_are_no_float32(parallel_runs: Trained, tmp_path: Path) -> 
     index = open_deepspeed(folder, NOTHING).index
     expected = {
         key: tensor.bfloat16() if key[1] == "param" and (key[0], "step") in index.rows else tensor
-        for key, tensor in truth(parallel_runs, RUN["pipe-bf16"]).items()
+        for key, tensor in truth(deepspeed_runs, RUN["pipe-bf16"]).items()
     }
     assert differing(index, folder, expected) == []
     spoil(folder, layer(5), lambda it: one_bit(it, "weight"))
@@ -279,9 +279,9 @@ def test_masters_that_are_no_float32(parallel_runs: Trained, tmp_path: Path) -> 
         open_deepspeed(folder, NOTHING)
 
 
-def test_masters_that_are_no_numbers(parallel_runs: Trained, tmp_path: Path) -> None:
+def test_masters_that_are_no_numbers(deepspeed_runs: Trained, tmp_path: Path) -> None:
     """The cast of a NaN is any NaN, and no number."""
-    folder = copied(parallel_runs, "pipe-bf16", tmp_path / "it")
+    folder = copied(deepspeed_runs, "pipe-bf16", tmp_path / "it")
 
     def to_nan(it: dict[str, Any]) -> None:
         held = it["optimizer_state_dict"]
@@ -299,17 +299,17 @@ def test_masters_that_are_no_numbers(parallel_runs: Trained, tmp_path: Path) -> 
 
 
 def test_working_copies_in_another_order_of_elements(
-    parallel_runs: Trained, tmp_path: Path
+    deepspeed_runs: Trained, tmp_path: Path
 ) -> None:
     """A copy that is saved transposed is compared like any other."""
-    folder = copied(parallel_runs, "experts", tmp_path / "it")
+    folder = copied(deepspeed_runs, "experts", tmp_path / "it")
 
     def turn(it: dict[str, Any]) -> None:
         it.update({key: value.T.contiguous().T for key, value in it.items() if value.dim() == 2})
 
     spoil(folder, expert(0, 2), turn)
     index = open_deepspeed(folder, NOTHING).index
-    assert differing(index, folder, truth(parallel_runs, RUN["experts"])) == []
+    assert differing(index, folder, truth(deepspeed_runs, RUN["experts"])) == []
     key = f"{EXPERTS}.2.up.weight"
     spoil(folder, expert(0, 2), lambda it: it[key].T.view(torch.uint8).__setitem__((0, 0), 77))
     with pytest.raises(InputInvalid, match="not the casts"):
@@ -318,11 +318,11 @@ def test_working_copies_in_another_order_of_elements(
 
 @given(data=st.data())
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_damaged_files(parallel_runs: Trained, tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_files(deepspeed_runs: Trained, tmp_path: Path, data: st.DataObject) -> None:
     """A flipped or missing byte is refused, or changes nothing but the bytes of a tensor."""
     name = data.draw(st.sampled_from(["pipe", "pipe-tensor", "auto", "experts"]))
     declared = DECLARED.get(name, NOTHING)
-    whole = parallel_runs.folder / name / "step2"
+    whole = deepspeed_runs.folder / name / "step2"
     expected = open_deepspeed(whole, declared)
     names = sorted(expected.files)
     file, found = damaged(
@@ -347,21 +347,21 @@ def info_of(trained: Trained) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", list(UNWRITTEN))
-def test_info_that_autotp_does_not_write(parallel_runs: Trained, how: str) -> None:
+def test_info_that_autotp_does_not_write(deepspeed_runs: Trained, how: str) -> None:
     """A weight without a map, or one that cannot be joined, and another version are refused."""
     change, words = UNWRITTEN[how]
-    model = info_of(parallel_runs)
+    model = info_of(deepspeed_runs)
     change(model["universal_checkpoint_info"])
     with pytest.raises(InputInvalid, match=words):
         cast(UniversalInfo, read_info(model, "it", Allowance())).rule("fused.weight")
 
 
 @pytest.mark.parametrize("how", list(MISPLACED))
-def test_a_map_that_says_otherwise_is_refused(parallel_runs: Trained, how: str) -> None:
+def test_a_map_that_says_otherwise_is_refused(deepspeed_runs: Trained, how: str) -> None:
     """AutoTP's lists and its maps must say the same of every element."""
     parts = [(12, 6), (12, 6)]
     for change, fits in ((lambda it: None, True), (MISPLACED[how], False)):
-        model = info_of(parallel_runs)
+        model = info_of(deepspeed_runs)
         change(model["universal_checkpoint_info"]["affine_map"]["params"][r"^fused\.weight$"])
         info = read_info(model, "it", Allowance())
         assert info is not None
@@ -373,18 +373,18 @@ def test_a_map_that_says_otherwise_is_refused(parallel_runs: Trained, how: str) 
                 info.check("fused.weight", rule, (24, 6), parts)
 
 
-def test_a_bias_that_autotp_divided_is_refused(parallel_runs: Trained) -> None:
+def test_a_bias_that_autotp_divided_is_refused(deepspeed_runs: Trained) -> None:
     """It is held multiplied by a number, so its bits are not the parameter's."""
-    model = info_of(parallel_runs)
+    model = info_of(deepspeed_runs)
     maps = model["universal_checkpoint_info"]["affine_map"]["params"]
     maps[r"^norm\.bias$"]["ranks"][0]["pieces"][0]["scale"] = 0.5
     with pytest.raises(InputInvalid, match=r"multiplied by 0.5"):
         read_info(model, "it", Allowance())
 
 
-def test_without_zero_is_refused(parallel_runs: Trained, tmp_path: Path) -> None:
+def test_without_zero_is_refused(deepspeed_runs: Trained, tmp_path: Path) -> None:
     """DeepSpeed's optimizer without ZeRO knows parameters by number only."""
-    folder = copied(parallel_runs, "pipe", tmp_path / "it")
+    folder = copied(deepspeed_runs, "pipe", tmp_path / "it")
     for path in folder.glob("zero_*"):
         path.unlink()
     with pytest.raises(InputInvalid, match="without ZeRO"):
@@ -396,9 +396,9 @@ def test_without_zero_is_refused(parallel_runs: Trained, tmp_path: Path) -> None
 
 @given(data=st.data())
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_strange_info(parallel_runs: Trained, data: st.DataObject) -> None:
+def test_strange_info(deepspeed_runs: Trained, data: st.DataObject) -> None:
     """Any value in the place of any other in DeepSpeed's info is refused or read, and never run."""
-    model = info_of(parallel_runs)
+    model = info_of(deepspeed_runs)
     path = data.draw(st.sampled_from([each for each in paths(model) if each]))
     holder: Any = model
     for key in path[:-1]:
@@ -414,11 +414,11 @@ def test_strange_info(parallel_runs: Trained, data: st.DataObject) -> None:
 
 
 def test_declared_rules_stand_for_an_info_that_is_not_understood(
-    parallel_runs: Trained, tmp_path: Path
+    deepspeed_runs: Trained, tmp_path: Path
 ) -> None:
     """Without them the first parameter is refused; with them the info is not asked."""
     run = RUN["split"]
-    folder = copied(parallel_runs, run.name, tmp_path / "it")
+    folder = copied(deepspeed_runs, run.name, tmp_path / "it")
     spoil_all(
         folder,
         ["mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"],
@@ -429,4 +429,4 @@ def test_declared_rules_stand_for_an_info_that_is_not_understood(
     with pytest.raises(InputInvalid, match=r"embed.weight: .*not understood"):
         open_deepspeed(folder, UNTOLD)
     source = open_deepspeed(folder, ALL)
-    assert differing(source.index, folder, truth(parallel_runs, run)) == []
+    assert differing(source.index, folder, truth(deepspeed_runs, run)) == []

@@ -42,10 +42,10 @@ WEIGHTS = Choices(weights_only=True)
 
 
 @pytest.mark.parametrize("case", EXPERTS, ids=lambda case: case.name)
-def test_every_expert_is_what_megatron_loads(expert_runs: Saved, case: Case) -> None:
+def test_every_expert_is_what_megatron_loads(megatron_runs: Saved, case: Case) -> None:
     """Experts are one tensor a layer, experts first, in every way in which Megatron saves them."""
-    source = open_source(expert_runs.folder / case.name)
-    pieces = expert_runs.pieces(case)
+    source = open_source(megatron_runs.folder / case.name)
+    pieces = megatron_runs.pieces(case)
     assert len({each.name for each in pieces}) >= 7 * LAYERS
     assert differing(source, pieces) == []
     shapes = {entry.key: entry.shape for entry in source.index.entries}
@@ -55,9 +55,9 @@ def test_every_expert_is_what_megatron_loads(expert_runs: Saved, case: Case) -> 
 
 
 @pytest.mark.parametrize("case", EXPERTS, ids=lambda case: case.name)
-def test_swapped_experts_are_seen(expert_runs: Saved, case: Case) -> None:
+def test_swapped_experts_are_seen(megatron_runs: Saved, case: Case) -> None:
     """Negative control: two experts in each other's place are noticed."""
-    source = open_source(expert_runs.folder / case.name)
+    source = open_source(megatron_runs.folder / case.name)
     others = {0: 1, 1: 0}
 
     def swapped(piece: Piece) -> Piece:
@@ -67,7 +67,7 @@ def test_swapped_experts_are_seen(expert_runs: Saved, case: Case) -> None:
             return replace(piece, tensor=piece.tensor[[1, 0, *range(2, len(piece.tensor))]])
         return replace(piece, start=(others.get(piece.start[0], piece.start[0]), *piece.start[1:]))
 
-    assert differing(source, list(map(swapped, expert_runs.pieces(case)))) == [(FC1, "param")]
+    assert differing(source, list(map(swapped, megatron_runs.pieces(case)))) == [(FC1, "param")]
 
 
 def _step(source: Source) -> Any:
@@ -79,17 +79,17 @@ def _step(source: Source) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is")
-def test_physical_copy_and_export_for_torch(expert_runs: Saved, tmp_path: Path) -> None:
+def test_physical_copy_and_export_for_torch(megatron_runs: Saved, tmp_path: Path) -> None:
     """A copy is what Megatron loads in another layout; torch loads what is exported of it."""
     (case, *_) = EXPERTS
     convert(
-        open_source(expert_runs.folder / case.name),
+        open_source(megatron_runs.folder / case.name),
         tmp_path / "uc",
         CheckpointKind.PHYSICAL,
         jobs=1,
     )
     source = open_source(tmp_path / "uc")
-    assert differing(source, expert_runs.pieces(case)) == []
+    assert differing(source, megatron_runs.pieces(case)) == []
     export(open_checkpoint(tmp_path / "uc"), tmp_path / "dcp", ExportFormat.DCP)
     keys = {f"model.{FC1}": "param", f"optim.state.{FC1}.exp_avg": "exp_avg"}
     told = {key: torch.empty(4, 64, 16) for key in keys}
@@ -151,11 +151,11 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", list(LIES))
-def test_experts_that_lie(expert_runs: Saved, tmp_path: Path, lie: str) -> None:
+def test_experts_that_lie(megatron_runs: Saved, tmp_path: Path, lie: str) -> None:
     """Whatever `.metadata` says wrongly of experts ends in one sentence."""
     edit, sentence = LIES[lie]
     folder = tmp_path / "it"
-    shutil.copytree(expert_runs.folder / "experts", folder)
+    shutil.copytree(megatron_runs.folder / "experts", folder)
     with pytest.raises(InputInvalid, match=sentence) as told:
         open_source(edited(folder, edit))
     assert "\n" not in str(told.value)
@@ -207,11 +207,11 @@ OF_OPTIMIZER = {
 
 
 @pytest.mark.parametrize("lie", list(OF_OPTIMIZER))
-def test_chained_optimizers_that_lie(expert_runs: Saved, tmp_path: Path, lie: str) -> None:
+def test_chained_optimizers_that_lie(megatron_runs: Saved, tmp_path: Path, lie: str) -> None:
     """An optimizer that cannot be trusted is refused; the weights can be read without it."""
     edit, sentence = OF_OPTIMIZER[lie]
     folder = tmp_path / "it"
-    shutil.copytree(expert_runs.folder / "chained", folder)
+    shutil.copytree(megatron_runs.folder / "chained", folder)
     changed_common(folder, edit)
     with pytest.raises(InputInvalid, match=sentence):
         open_source(folder)
@@ -221,10 +221,10 @@ def test_chained_optimizers_that_lie(expert_runs: Saved, tmp_path: Path, lie: st
     assert lie == "no optimizer" or "common.optimizer" in source.values["left_out"]
 
 
-def test_settings_on_which_chained_optimizers_agree(expert_runs: Saved, tmp_path: Path) -> None:
+def test_settings_on_which_chained_optimizers_agree(megatron_runs: Saved, tmp_path: Path) -> None:
     """What one of them, or one group, has otherwise is told of no parameter."""
     folder = tmp_path / "it"
-    shutil.copytree(expert_runs.folder / "chained", folder)
+    shutil.copytree(megatron_runs.folder / "chained", folder)
     assert open_source(folder).values["param_groups"][FC1]["lr"] == 0.01
     changed_common(folder, lambda told: told["optimizer"][1]["param_groups"][-1].update(lr=0.5))
     settings = open_source(folder).values["param_groups"][FC1]
@@ -240,20 +240,20 @@ def test_settings_on_which_chained_optimizers_agree(expert_runs: Saved, tmp_path
         {"args.a": {"b": torch.ones(1)}, "args": Namespace(**{"a": {"b": torch.ones(1)}})},
     ],
 )
-def test_keys_that_become_one(expert_runs: Saved, tmp_path: Path, more: dict[str, Any]) -> None:
+def test_keys_that_become_one(megatron_runs: Saved, tmp_path: Path, more: dict[str, Any]) -> None:
     """No value of common.pt takes another's place."""
     folder = tmp_path / "it"
-    shutil.copytree(expert_runs.folder / "chained", folder)
+    shutil.copytree(megatron_runs.folder / "chained", folder)
     changed_common(folder, lambda told: told.update(more))
     with pytest.raises(InputInvalid, match="two of its keys are one"):
         open_source(folder)
 
 
 @pytest.mark.parametrize("said", ["non_homogeneous_layers", "singleton_local_shards"])
-def test_stack_that_megatron_says_is_none(expert_runs: Saved, tmp_path: Path, said: str) -> None:
+def test_stack_that_megatron_says_is_none(megatron_runs: Saved, tmp_path: Path, said: str) -> None:
     """Where layers were saved by number, a tensor with one row to a chunk is no stack."""
     folder = tmp_path / "it"
-    shutil.copytree(expert_runs.folder / "chained", folder)
+    shutil.copytree(megatron_runs.folder / "chained", folder)
     changed_common(folder, lambda told: told["content_metadata"].update({said: True}))
     shapes = {entry.key: entry.shape for entry in open_source(folder).index.entries}
     assert shapes[STACK, "param"] == shapes[STACK, "exp_avg"] == (LAYERS, 4, 64, 16)
@@ -261,10 +261,10 @@ def test_stack_that_megatron_says_is_none(expert_runs: Saved, tmp_path: Path, sa
     assert (FC1, "param") in {entry.key for entry in open_source(folder).index.entries}
 
 
-def test_rows_that_are_no_layers(expert_runs: Saved, tmp_path: Path) -> None:
+def test_rows_that_are_no_layers(megatron_runs: Saved, tmp_path: Path) -> None:
     """Nothing is taken apart below `layers.` where a tensor's chunks are more than one row."""
     folder = tmp_path / "it"
-    shutil.copytree(expert_runs.folder / "chained", folder)
+    shutil.copytree(megatron_runs.folder / "chained", folder)
 
     def edit(told: Metadata) -> None:
         for prefix in ("", "optimizer.state.exp_avg.", "optimizer.state.exp_avg_sq."):
@@ -275,10 +275,10 @@ def test_rows_that_are_no_layers(expert_runs: Saved, tmp_path: Path) -> None:
     assert shapes[ROUTER, "param"] == shapes[ROUTER, "exp_avg"] == (LAYERS, 4, 16)
 
 
-def test_stacks_of_other_depths_are_refused(expert_runs: Saved, tmp_path: Path) -> None:
+def test_stacks_of_other_depths_are_refused(megatron_runs: Saved, tmp_path: Path) -> None:
     """Stacks below one `layers.` have one number of layers."""
     folder = tmp_path / "it"
-    shutil.copytree(expert_runs.folder / "chained", folder)
+    shutil.copytree(megatron_runs.folder / "chained", folder)
 
     def edit(told: Metadata) -> None:
         tensor = told.state_dict_metadata[ROUTER]
