@@ -139,6 +139,7 @@ class EntsoeMix(ToldHours):
         """
         refused += [f"ENTSO-E: {why}" for why in document.refused]
         told: dict[datetime, dict[str, list[Interval]]] = {}
+        unread = set()
         for series in document.series:
             if series.zone != self._area:
                 raise ZoneMismatch(
@@ -147,12 +148,18 @@ class EntsoeMix(ToldHours):
                 )
             if series.leaves or series.production in self._storage:
                 continue
+            fuel = series.production or "?"
+            if series.unread:
+                unread.add(fuel)
             for interval in series.intervals:
                 begin = interval[0].astimezone(UTC).replace(minute=0, second=0, microsecond=0)
                 fuels = told.setdefault(begin, {})
-                fuels.setdefault(series.production or "?", []).append(interval)
+                fuels.setdefault(fuel, []).append(interval)
         return {
-            begin: {fuel: _energy_mwh(begin, each) for fuel, each in fuels.items()}
+            begin: {
+                **dict.fromkeys(unread),
+                **{fuel: _energy_mwh(begin, each) for fuel, each in fuels.items()},
+            }
             for begin, fuels in told.items()
         }
 
