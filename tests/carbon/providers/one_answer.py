@@ -1,4 +1,4 @@
-"""A server that answers every request with the same document, for answers no provider should give."""
+"""A server that answers every request with one document, for answers no provider should give."""
 
 import json
 import threading
