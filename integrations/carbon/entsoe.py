@@ -60,6 +60,9 @@ SPAN = timedelta(days=14)
 """Of one request: some 20,000 points in quarter hours, 2 MB."""
 MODEL = "ENTSO-E mix"
 
+Interval = tuple[datetime, datetime, float]
+"""Start, end, and megawatts."""
+
 
 class EntsoeMix(ToldHours):
     """One zone as a series of hours (`Provider`)."""
@@ -135,8 +138,8 @@ class EntsoeMix(ToldHours):
             ZoneMismatch: the document is of another zone.
         """
         refused += [f"ENTSO-E: {why}" for why in document.refused]
-        energy: dict[datetime, dict[str, float]] = {}
-        covered: dict[datetime, dict[str, timedelta]] = {}
+        told: dict[datetime, dict[str, list[Interval]]] = {}
+        unread = set()
         for series in document.series:
             if series.zone != self._area:
                 raise ZoneMismatch(
@@ -146,16 +149,25 @@ class EntsoeMix(ToldHours):
             if series.leaves or series.production in self._storage:
                 continue
             fuel = series.production or "?"
-            for start, end, megawatts in series.intervals:
-                begin = start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-                told = energy.setdefault(begin, {})
-                told[fuel] = told.get(fuel, 0.0) + megawatts * ((end - start) / HOUR)
-                known = covered.setdefault(begin, {})
-                known[fuel] = known.get(fuel, timedelta()) + (end - start)
+            if series.unread:
+                unread.add(fuel)
+            for interval in series.intervals:
+                begin = interval[0].astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+                fuels = told.setdefault(begin, {})
+                fuels.setdefault(fuel, []).append(interval)
         return {
             begin: {
-                fuel: value if covered[begin][fuel] == HOUR else None
-                for fuel, value in told.items()
+                **dict.fromkeys(unread),
+                **{fuel: _energy_mwh(begin, each) for fuel, each in fuels.items()},
             }
-            for begin, told in energy.items()
+            for begin, fuels in told.items()
         }
+
+
+def _energy_mwh(begin: datetime, intervals: list[Interval]) -> float | None:
+    """Add up an hour of one type; None where its intervals do not follow one another through it."""
+    intervals = sorted(intervals)
+    borders = [begin, *(end for _, end, _ in intervals)]
+    if borders[-1] != begin + HOUR or [start for start, _, _ in intervals] != borders[:-1]:
+        return None
+    return sum(megawatts * ((end - start) / HOUR) for start, end, megawatts in intervals)

@@ -12,7 +12,7 @@ layout; what Accelerate would derive from the number of processes is refused.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from wattmesh.integrations.pytorch.accelerate_runtime import (
     inner,
     refused_loader,
     refused_strategy,
+    sampler_of,
     set_epoch,
 )
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
@@ -186,8 +187,24 @@ def refusal(made: Prepared, layout: Layout) -> str:
     return (
         refused_strategy(made.accelerator, layout)
         or refused_loader(made.loader, seedable)
+        or _refused_end(made.loader)
         or _refused_schedule(made.schedule)
     )
+
+
+def _refused_end(loader: Any) -> str:
+    sampler, batch = sampler_of(loader), loader.total_batch_size
+    if (
+        isinstance(sampler, Sized)
+        and len(sampler) % batch
+        and not getattr(loader.batch_sampler, "drop_last", False)
+    ):
+        return (
+            f"its {len(sampler)} samples fill no whole batches of {batch}, and Accelerate would "
+            "fill up the last one on several ranks and not on one; give the DataLoader "
+            "drop_last=True"
+        )
+    return ""
 
 
 def _refused_schedule(schedule: Any) -> str:

@@ -107,7 +107,10 @@ def figures(spent: Spent, step: int) -> LoggedFigures | None:
     return LoggedFigures(
         step=step,
         numbers={name: value for name, value in numbers.items() if value is not None},
-        words={name: text for name, text in words.items() if text},
+        # A store that takes UTF-8 alone would take no figure at all beside a text that is none.
+        words={
+            name: text.encode(errors="replace").decode() for name, text in words.items() if text
+        },
     )
 
 

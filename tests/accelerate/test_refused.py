@@ -31,7 +31,9 @@ class Stream(IterableDataset[torch.Tensor]):
         yield from torch.zeros(4, 2)
 
 
-def made(data: Any = None, *, shuffle: bool = False, **loading: Any) -> accelerate.Prepared:
+def made(
+    data: Any = None, *, shuffle: bool = False, drop_last: bool = False, **loading: Any
+) -> accelerate.Prepared:
     """A model that a real Accelerator prepared in this process."""
     chosen = DataLoaderConfiguration(**{"split_batches": True, **loading})
     accelerator = Accelerator(cpu=True, dataloader_config=chosen)
@@ -39,7 +41,7 @@ def made(data: Any = None, *, shuffle: bool = False, **loading: Any) -> accelera
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     rows: Any = torch.zeros(4, 2) if data is None else data
-    loader = DataLoader(rows, 2, shuffle=shuffle)
+    loader = DataLoader(rows, 2, shuffle=shuffle, drop_last=drop_last)
     prepared = accelerator.prepare(model, optimizer, schedule, loader)
     return accelerate._by_kind((accelerator, *prepared))
 
@@ -47,6 +49,8 @@ def made(data: Any = None, *, shuffle: bool = False, **loading: Any) -> accelera
 def test_what_is_plain_is_taken() -> None:
     """The twin of all refusals."""
     assert accelerate.refusal(made(), Layout()) == ""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert accelerate.refusal(made(torch.zeros(5, 2), drop_last=True), Layout()) == ""
     AcceleratorState._reset_state(reset_partial_state=True)
     assert accelerate.refusal(made(shuffle=True, use_seedable_sampler=True), Layout()) == ""
 
@@ -56,6 +60,7 @@ def test_what_is_plain_is_taken() -> None:
     [
         ({"shuffle": True}, "an order that cannot be made again"),
         ({"split_batches": False}, "its schedule would step once for every process"),
+        ({"data": torch.zeros(5, 2)}, "its 5 samples fill no whole batches of 2"),
         ({"data": Stream()}, "cannot begin at a sample"),
         ({"data": Stream(), "dispatch_batches": True}, "leave dispatch_batches"),
     ],

@@ -13,6 +13,7 @@ from wattmesh.errors import (
     AuthFailed,
     InputInvalid,
     NoData,
+    RateLimited,
     SourceUnavailable,
     Transient,
     ZoneMismatch,
@@ -322,3 +323,67 @@ def test_another_form_is_said_to_be_one(told: dict[str, Any]) -> None:
     """A time without a zone, a row without a value, a block that is none."""
     with answering(told) as server, pytest.raises(Transient, match="Open Electricity"):
         opened("open_electricity", server.url).history(*DAY, now=NOW)
+
+
+def generation(kind: str, *periods: tuple[str, str, str, str], unit: str = "MAW") -> str:
+    """Write a series of ENTSO-E's: (start, end, resolution, "place=megawatts ...") on one day."""
+    told = []
+    for start, end, resolution, points in periods:
+        each = "".join(
+            f"<Point><position>{place}</position><quantity>{megawatts}</quantity></Point>"
+            for place, megawatts in (point.split("=") for point in points.split())
+        )
+        told.append(
+            f"<Period><timeInterval><start>2026-11-20T{start}Z</start><end>2026-11-20T{end}Z</end>"
+            f"</timeInterval><resolution>{resolution}</resolution>{each}</Period>"
+        )
+    return (
+        "<TimeSeries><inBiddingZone_Domain.mRID>10Y1001A1001A82H</inBiddingZone_Domain.mRID>"
+        f"<quantity_Measure_Unit.name>{unit}</quantity_Measure_Unit.name><curveType>A03</curveType>"
+        f"<MktPSRType><psrType>{kind}</psrType></MktPSRType>{''.join(told)}</TimeSeries>"
+    )
+
+
+HALF, OTHER_HALF = ("09:00", "09:30", "PT15M", "1=500"), ("09:30", "10:00", "PT30M", "1=500")
+
+
+@pytest.mark.parametrize(
+    ("coal", "found"),
+    [
+        ([generation("B05", HALF), generation("B05", OTHER_HALF)], [380.0]),
+        ([generation("B05", HALF), generation("B05", HALF)], []),
+        ([generation("B05", ("09:05", "10:05", "PT60M", "1=500"))], []),
+        ([generation("B05", ("09:00", "10:00", "PT15M", "1=500 1=500"))], [380.0]),
+        ([generation("B05", ("09:00", "10:00", "PT15M", "1=500 1=900"))], []),
+        ([generation("B05", ("09:00", "10:00", "PT5M", "1=500"))], []),
+        ([generation("B05", ("09:00", "10:00", "PT60M", "1=500"), unit="MWH")], []),
+    ],
+)
+def test_a_european_hour_is_whole_where_each_type_is_told_once_throughout(
+    coal: list[str], found: list[float]
+) -> None:
+    """Half an hour twice is no hour, and coal that cannot be read is not coal that is not there."""
+    rest = [generation(kind, ("09:00", "10:00", "PT60M", "1=250")) for kind in ("B18", "B19")]
+    created = "<createdDateTime>2026-11-20T11:00:00Z</createdDateTime>"
+    document = f"<GL_MarketDocument>{created}{''.join([*rest, *coal])}</GL_MarketDocument>"
+    with answering(document.encode()) as server:
+        batch = opened("entsoe", server.url).history(*DAY, now=NOW)
+    assert [round(each, 6) for each in values(batch).values()] == found
+    assert bool(batch.refused) is not bool(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("No matching data found", NoData),
+        ("requested data exceed the maximum allowed", RateLimited),
+    ],
+)
+def test_what_a_european_acknowledgement_says_is_heard_with_status_200_too(
+    text: str, error: type[Exception]
+) -> None:
+    """That too much was asked for is not that there is nothing."""
+    told = "<Acknowledgement_MarketDocument><Reason><code>999</code>"
+    told += f"<text>{text}</text></Reason></Acknowledgement_MarketDocument>"
+    with answering(told.encode()) as server, pytest.raises(error, match=text):
+        opened("entsoe", server.url).history(*DAY, now=NOW)

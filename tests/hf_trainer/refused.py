@@ -64,13 +64,17 @@ def _made(kind: Any = Trainer, data: Any = ROWS, mark: Any = None, **given: Any)
     return trainer
 
 
-def _of_kind(kind: DistributedType) -> Any:
+def _of_kind(kind: DistributedType, fsdp_version: int = 1) -> Any:
     def mark(trainer: Any) -> None:
         state = trainer.accelerator.state
-        state.fsdp_plugin = type("Plugin", (), {"fsdp_version": 1, "cpu_offload": None})()
+        plugin = {"fsdp_version": fsdp_version, "cpu_offload": None}
+        state.fsdp_plugin = type("Plugin", (), plugin)()
         state.distributed_type = kind
 
     return mark
+
+
+FSDP2 = _of_kind(DistributedType.FSDP, 2)
 
 
 def _adapted(trainer: Any) -> None:
@@ -95,6 +99,9 @@ CASES: dict[str, dict[str, Any]] = {
     "own loop": {"kind": OwnLoop},
     "own loader": {"kind": OwnLoader},
     "peft": {"mark": _adapted},
+    "adafactor": {"optim": "adafactor", "mark": FSDP2},
+    "smoothed alone": {"label_smoothing_factor": 0.1, "optim": "adafactor"},
+    "smoothed": {"label_smoothing_factor": 0.1, "mark": FSDP2},
     "deepspeed": {"mark": _of_kind(DistributedType.DEEPSPEED)},
     "fsdp1": {"mark": _of_kind(DistributedType.FSDP)},
 }

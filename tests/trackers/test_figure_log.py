@@ -119,6 +119,13 @@ def test_unknown_is_never_zero(carbon_g: float | None) -> None:
     assert figures(Spent(unobserved_s=60.0, upper_j=9.0, why_unknown="nobody reads it"), 1) is None
 
 
+def test_a_text_that_is_no_utf8_keeps_no_figure_away() -> None:
+    """JSON may hold half a pair of surrogates, which TensorBoard and MLflow do not take."""
+    told = figures(replace(SPENT, signal="a\ud800b"), 1)
+    assert told is not None
+    assert told.words["wattmesh/signal"] == "a?b"
+
+
 def test_each_new_answer_is_written_once_at_the_newest_step(
     daemon: Answers, socket_path: Path
 ) -> None:

@@ -102,7 +102,10 @@ class EntsoePlatform(BehindBreaker):
                 read=parsed,
             )
         except NoData as error:
-            return Acknowledgement(code=NOTHING, text=str(error))
+            # What the platform said stands last.
+            return Acknowledgement(code=NOTHING, text=str(error).rpartition("; ")[2])
+        if isinstance(answer, Acknowledgement) and _limited(answer):
+            raise RateLimited(f"ENTSO-E asks for less: {answer.text[:160]}")
         if isinstance(answer, Acknowledgement) and answer.code != NOTHING:
             raise InputInvalid(
                 f"ENTSO-E refused a question about {zone}: {answer.code} {answer.text[:160]}"
@@ -124,6 +127,10 @@ def _classify(answer: ErrorAnswer) -> ErrorClass | None:
         return None
     if not isinstance(told, Acknowledgement):
         return None
-    if "maximum allowed" in told.text or "limit" in told.text.lower():
+    if _limited(told):
         return ErrorClass(error=RateLimited, advice=told.text[:160])
     return ErrorClass(error=NoData, advice=told.text[:160])
+
+
+def _limited(told: Acknowledgement) -> bool:
+    return "maximum allowed" in told.text or "limit" in told.text.lower()

@@ -51,7 +51,8 @@ class DocumentSeries:
     """One series: its zone, the type of production ("" for load), and its intervals.
 
     `leaves`: energy that leaves the grid there: load, and what storage takes. `contract`: of a
-    price, the market that made it (A01: day ahead). `auction`: which of a zone's auctions for the
+    price, the market that made it (A01: day ahead). `unread`: it has periods, and no interval of
+    them could be used. `auction`: which of a zone's auctions for the
     same hours, by number; 1 where a document does not count them.
     """
 
@@ -61,6 +62,7 @@ class DocumentSeries:
     intervals: tuple[tuple[datetime, datetime, float], ...]
     contract: str = ""
     auction: int = 1
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,7 @@ def _series(element: ET.Element, refused: list[str], room: int, *, prices: bool)
         intervals=tuple(intervals),
         contract=_text(element, "contract_MarketAgreement.type"),
         auction=_whole(_text(element, AUCTION)),
+        unread=not intervals and any(_name(each) == "Period" for each in element),
     )
 
 
@@ -161,10 +164,9 @@ def _period(
         if _name(point) == "Point":
             position, value = _text(point, "position"), _text(point, value_name)
             place = _whole(position) if position else 0
-            try:
-                told[place] = _finite(value)
-            except ValueError:
-                told[place] = None
+            number = _finite(value)
+            # A place that is told twice has a value only where both tell the same.
+            told[place] = number if told.get(place, number) == number else None
             if told[place] is None or not 0 < place <= count:
                 refused.append(f"a point {position[:10]!r} of {value[:20]!r} was left out")
     # What a point that has no place in the period meant to change is not known.
@@ -183,11 +185,12 @@ def _whole(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _name(element: ET.Element) -> str:

@@ -3,7 +3,9 @@
 from typing import Any
 
 from transformers import Trainer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import has_length
+from transformers.training_args import OptimizerNames
 
 from wattmesh.integrations.pytorch.accelerate_runtime import refused_loader, refused_strategy
 from wattmesh.reconfig.layout import Layout
@@ -96,7 +98,33 @@ def _refused_model(trainer: Any) -> str:
         return "adapters of PEFT were never tried; train the model itself"
     if getattr(trainer, "is_distributed_loading_by_transformers", False):
         return "its model was sharded where it was loaded (DistributedConfig), for one layout"
+    return _refused_under_fsdp2(trainer) if trainer.accelerator.is_fsdp2 else ""
+
+
+def _refused_under_fsdp2(trainer: Any) -> str:
+    """Say what transformers itself does wrong under FSDP2, with or without us."""
+    if trainer.args.optim == OptimizerNames.ADAFACTOR:
+        return (
+            "transformers' Adafactor mixes tensors and DTensors in its first step, which ends it "
+            "under FSDP2; take another optimizer"
+        )
+    if _smooths_by_class_name(trainer):
+        return (
+            "label_smoothing_factor would compare each token with itself and not with the next, "
+            "for Trainer shifts labels by the name of the model's class, which FSDP2 changes; "
+            "smooth in a compute_loss_func"
+        )
     return ""
+
+
+def _smooths_by_class_name(trainer: Any) -> bool:
+    """Tell whether the loss is Trainer's smoothed one of a causal language model."""
+    return (
+        trainer.label_smoother is not None
+        and trainer.compute_loss_func is None
+        and type(trainer).compute_loss is Trainer.compute_loss
+        and type(trainer.model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    )
 
 
 def _refused_batch(trainer: Any, layout: Layout, global_batch_size: int) -> str:

@@ -1,4 +1,4 @@
-"""A server that answers every request with the same JSON, for answers no provider should give."""
+"""A server that answers every request with one document, for answers no provider should give."""
 
 import json
 import threading
@@ -19,8 +19,8 @@ class Answering:
 
 @contextmanager
 def answering(document: Any) -> Iterator[Answering]:
-    """Serve a document for as long as the block runs."""
-    body = json.dumps(document).encode()
+    """Serve a document, as it is or as JSON, for as long as the block runs."""
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
     running = Answering(url="")
 
     class Handler(BaseHTTPRequestHandler):
