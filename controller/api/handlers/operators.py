@@ -35,9 +35,9 @@ def freeze(context: RequestContext, call: Call) -> Done:
         row.run if row else None, reason=reason, by=call.who, now=context.now
     )
     said = f"{_what(row)} was frozen by {call.who}: {reason}."
-    context.journal.events.add("freeze", said, context.now)
     context.changes.ring()
     context.wake()
+    context.journal.events.add("freeze", said, context.now)
     if row is None:
         said = (
             f"Froze everything ({reason}): runs train on unswitched and are accounted; end it with "
@@ -76,9 +76,9 @@ def thaw(context: RequestContext, call: Call) -> Done:
     context.journal.runs.thaw(row.run if row else None, now=context.now)
     held = f"; it was frozen: {was_frozen}" if was_frozen else ""
     said = f"{_what(row)} was thawed by {call.who}{held}."
-    context.journal.events.add("thaw", said, context.now)
     context.changes.ring()
     context.wake()
+    context.journal.events.add("thaw", said, context.now)
     what = row.name if row else "Everything"
     if not was_frozen:
         done = f"{what} was not frozen; failed switches in a row count from 0 again."
