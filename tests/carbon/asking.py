@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from wattmesh.integrations.carbon.reading.http import RetryPolicy
 from wattmesh.telemetry.carbon import CarbonBatch, Provider
 
-PATIENT = RetryPolicy(pause_s=0.001)
-"""The product's deadlines, which no answer of a busy machine misses, without its pauses."""
+PATIENT = RetryPolicy(connect_s=300, read_s=300, try_s=600, pause_s=0.001)
+"""The product's tries without its pauses, and deadlines that no answer of a busy machine misses."""
 
 
 def asked(source: Provider, now: datetime) -> CarbonBatch:

@@ -22,7 +22,7 @@ from wattmesh.telemetry.readings import Quality
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
-PATIENT = RetryPolicy(pause_s=0.01)
+PATIENT = RetryPolicy(connect_s=300, read_s=300, try_s=600, pause_s=0.01)
 HURRIED = RetryPolicy(connect_s=0.5, read_s=0.3, try_s=0.5, pause_s=0.01)
 """Ends a server that says nothing soon; of a busy machine it may end any."""
 
