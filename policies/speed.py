@@ -230,8 +230,8 @@ def _by_clock(
 ) -> dict[str, CountedSpeed]:
     """Count on each point of a layout for as much as on its slower clocks."""
     raised = {}
-    ordered = sorted(points, key=lambda each: (each.layout.full_text, each.tokens_per_s))
-    for _, alike in groupby(ordered, key=lambda each: each.layout.full_text):
+    ordered = sorted(points, key=lambda each: (str(each.layout), each.tokens_per_s))
+    for _, alike in groupby(ordered, key=lambda each: str(each.layout)):
         tokens_per_s = 0.0
         for each in alike:
             one = found[each.id]

@@ -150,23 +150,19 @@ class Layout:
         return tuple(degree for degree, count in counts for _ in range(count))
 
     def __str__(self) -> str:
-        """Format for screens, e.g. `dp2 tp2 pp2`; `1 rank` when all degrees are 1."""
-        degrees = [(name, getattr(self, axis)) for axis, name in _SHORT.items()]
-        return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 rank"
+        """Format as screens show it and logs name it: equal for equal layouts only.
 
-    @property
-    def full_text(self) -> str:
-        """The text for screens, and all else that is not the usual: `dp2 ep2, ep_bottleneck=4`.
-
-        Equal for equal layouts only, as the text for screens is not.
+        Degrees above one, then what is not the usual: `dp2 tp2`, `dp2 ep2, ep_bottleneck=4`;
+        `1 rank` when all degrees are 1.
         """
-        degrees = {*AXES, "ep"}
+        degrees = [(name, getattr(self, axis)) for axis, name in _SHORT.items()]
+        shown = " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 rank"
         others = [
             f"{each.name}={getattr(self, each.name)}"
             for each in fields(self)
-            if each.name not in degrees and getattr(self, each.name) != each.default
+            if each.name not in _SHORT and getattr(self, each.name) != each.default
         ]
-        return ", ".join((str(self), *others))
+        return ", ".join((shown, *others))
 
     def other_function(self, reference: "Layout") -> str:
         """Say why it computes something else than `reference`, as a clause; "" where it does not.

@@ -22,7 +22,7 @@ class StepRow:
         step: counted from 1.
         tokens: total after this step.
         loss: mean over the step's global batch, before the update; NaN: the job told none.
-        layout: its full text (`Layout.full_text`).
+        layout: its text (`str(layout)`).
         gpus: number of devices.
         monotonic_s: CLOCK_MONOTONIC when the step ended, the same clock in every process.
         elapsed_s: what the step took. Where a simulated device sets the pace: `computed_s`: of

@@ -35,7 +35,7 @@ class TokenReports:
                 RunCount(
                     at_s=at_s - report.age_s,
                     launch=report.incarnation,
-                    layout=report.layout.full_text,
+                    layout=str(report.layout),
                     tokens=report.tokens,
                     busy_s=report.busy_s,
                     strength=report.strength,

@@ -68,7 +68,7 @@ def compared(
     points, unproven = [], {}
     measured = {each.id for each in found.catalogue.points}
     for point in found.catalogue.points:
-        mine = [row for row in rows if row.layout == point.layout.full_text]
+        mine = [row for row in rows if row.layout == str(point.layout)]
         why = point.layout.other_function(job.walk[0].layout)
         why = why or _why_not(mine, reference, job.tolerance)
         points.append(_stamped(job, point, proven=not why))

@@ -337,7 +337,7 @@ class Tour:
         """Return the peak memory of one rank: of its device where it has one, else resident."""
         if at is None:
             return None
-        layout = at.layout.full_text
+        layout = str(at.layout)
         told = [
             each.peak_bytes
             for each in self._place.device_memory()

@@ -291,7 +291,7 @@ def _rated(scene: Scene) -> tuple[RatedPoint, ...]:
     return tuple(
         RatedPoint(
             id=each.id,
-            layout=each.layout.full_text,
+            layout=str(each.layout),
             gpus=each.gpus,
             clock_mhz=each.clock_mhz,
             tokens_per_s=each.tokens_per_s,

@@ -163,7 +163,7 @@ def point_proof(
         (
             each.peak_bytes
             for each in ProfileFolder(launch.folder).device_memory()
-            if each.layout == point.layout.full_text
+            if each.layout == str(point.layout)
         ),
         default=None,
     )

@@ -62,8 +62,8 @@ def check_agreement(job: ProfileJob, catalogue: Catalogue) -> None:
         here = mine.get(point.id)
         if here is not None and here.layout != point.layout:
             found.append(
-                f"point {point.id} is {here.layout.full_text} in the job file and "
-                f"{point.layout.full_text} in the catalogue"
+                f"point {point.id} is {here.layout} in the job file and "
+                f"{point.layout} in the catalogue"
             )
     if found:
         raise InputInvalid(

@@ -240,7 +240,7 @@ def step_row(state: State, metrics: Metrics, work: Work) -> StepRow:
         step=state.position.step + 1,
         tokens=state.position.tokens + metrics.tokens,
         loss=metrics.loss,
-        layout=layout.full_text,
+        layout=str(layout),
         gpus=layout.world_size,
         monotonic_s=time.monotonic(),
         elapsed_s=work.elapsed_s,

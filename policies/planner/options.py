@@ -27,7 +27,7 @@ def options(
         gpus_held: GPUs the job keeps, used or not.
         pause: whether the run may stop training for a while.
     """
-    found = [_option(catalogue, gpus_held, each.id, each.layout.full_text, each) for each in points]
+    found = [_option(catalogue, gpus_held, each.id, str(each.layout), each) for each in points]
     if pause:
         found.append(_option(catalogue, gpus_held, PAUSED, PAUSED, None))
     return tuple(found)

@@ -256,7 +256,7 @@ class RankExpertCosts:
 def _where(generation: Generation) -> str:
     """Name where a generation's experts lie, but for the GPUs of its ranks."""
     placed = hashlib.sha256(repr(generation.placement).encode()).hexdigest()[:16]
-    return f"{generation.layout.full_text} {placed}"
+    return f"{generation.layout} {placed}"
 
 
 def _summed(tokens: torch.Tensor) -> torch.Tensor:

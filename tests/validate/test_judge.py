@@ -203,7 +203,7 @@ def _drift(each: JudgedLaunches) -> None:
 
 
 def _fill_memory(each: JudgedLaunches) -> None:
-    row = DeviceMemory(rank=0, step=10, layout=B.layout.full_text, peak_bytes=98)
+    row = DeviceMemory(rank=0, step=10, layout=str(B.layout), peak_bytes=98)
     ProfileFolder(each.point.folder).memory(0).write_bytes(memory_line(row))
     facts = replace(each.point.facts, device_bytes=100)
     each.point.files.facts.write_text(json.dumps(asdict(facts)))

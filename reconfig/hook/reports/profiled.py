@@ -90,7 +90,7 @@ class ProfileNotes:
         position = state.position
         if self._witness is not None:
             self._witness.step(state)
-        layout = generation.layout.full_text
+        layout = str(generation.layout)
         if self._job.device != "cpu":
             self._note_memory(self._place, layout, position.step)
         if self._job.leads(generation):
