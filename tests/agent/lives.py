@@ -3,7 +3,8 @@
     python -m tests.agent.lives FOLDER SOCKET STATEMENTS...
 
 Forks a life for each number, waits for its end, and prints how it ended; number 0 lives to its
-end. The hardware counter is a file, which goes on while nobody lives.
+end. The hardware counter is a file, which goes on while nobody lives; time goes on as it does, so
+that a busy machine books no more slots, by no more statements, than a quiet one.
 """
 
 import json
@@ -11,9 +12,8 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from wattmesh.controller.agent.outbox import AgentOutbox
@@ -26,6 +26,7 @@ from wattmesh.telemetry.readings import PowerReading, Quality
 GRID = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=0.2)
 CLAIM = {"G0": EnergyClaim(run="run-1", incarnation="inc-1", line="run")}
 DRAWN_MJ = 17
+DRAWN_EVERY_S = 0.03
 STEPS = 2
 
 
@@ -43,6 +44,16 @@ class Hardware:
         """What it shows."""
         return int(os.pread(self._file, 32, 0) or b"1000")
 
+    @property
+    def monotonic_s(self) -> float:
+        """Seconds that passed: so many for each draw."""
+        return self.counter_mj / DRAWN_MJ * DRAWN_EVERY_S
+
+    @property
+    def at(self) -> datetime:
+        """The time of day."""
+        return GRID.origin + timedelta(seconds=self.monotonic_s)
+
     def draw(self) -> None:
         """Draw some energy."""
         os.pwrite(self._file, b"%020d" % (self.counter_mj + DRAWN_MJ), 0)
@@ -56,8 +67,8 @@ class Hardware:
         return (
             PowerReading(
                 gpu_uuid="G0",
-                at=datetime.now(UTC),
-                monotonic_s=time.monotonic(),
+                at=self.at,
+                monotonic_s=self.monotonic_s,
                 power_w=None,
                 energy_mj=self.counter_mj,
                 clock_mhz=None,
@@ -80,7 +91,7 @@ def deliver(batch: EnergyBatch, address: Path) -> bool:
 def live(folder: Path, address: Path, statements: int) -> None:
     """Sample, book and deliver; die at the nth statement of the database, if not 0."""
     hardware = Hardware(folder / "hardware")
-    outbox = AgentOutbox(folder / "agent.db", node="n1", boot_id="boot-1")
+    outbox = AgentOutbox(folder / "agent.db", node="n1", boot_id="boot-1", now=lambda: hardware.at)
     left = [statements]
 
     def count(statement: str) -> None:
@@ -93,7 +104,7 @@ def live(folder: Path, address: Path, statements: int) -> None:
     sampler = Sampler(hardware, outbox, GRID, boot_id="boot-1")
     for _ in range(STEPS):
         hardware.draw()
-        sampler.step(datetime.now(UTC), time.monotonic(), CLAIM)
+        sampler.step(hardware.at, hardware.monotonic_s, CLAIM)
         sampler.flush()
         batch = outbox.batch()
         if batch is not None and deliver(batch, address):

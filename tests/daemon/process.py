@@ -28,7 +28,7 @@ listen = "127.0.0.1:0"
 [loops]
 cycle_s = 0.2
 sample_s = 0.2
-lease_s = 2
+lease_s = 10
 {more}
 """
 

@@ -151,7 +151,7 @@ def test_a_second_daemon_on_one_journal_stands_by(tmp_path: Path) -> None:
 
 def test_a_clean_stop_hands_over_at_once(tmp_path: Path) -> None:
     """SIGTERM releases the lease: the next daemon need not wait until it runs out."""
-    text = SETTINGS.format(folder=tmp_path, more="").replace("lease_s = 2", "lease_s = 60")
+    text = SETTINGS.format(folder=tmp_path, more="").replace("lease_s = 10", "lease_s = 60")
     other = tmp_path / "other"
     other.mkdir()
     with daemon(tmp_path, text=text) as first:
@@ -211,7 +211,7 @@ def test_a_reload_takes_new_settings(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         assert running.status()["carbon"] is None
         text = running.settings.read_text().replace('"act"', '"advise"') + CARBON
-        running.settings.write_text(text.replace("lease_s = 2", "lease_s = 3"))
+        running.settings.write_text(text.replace("lease_s = 10", "lease_s = 3"))
         running.process.send_signal(signal.SIGHUP)
         running.wait_told("RELOADING=1\nMONOTONIC_USEC=")
         running.wait_told("READY=1", times=2)
