@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, case, func, select, true
+from sqlalchemy import Connection, CursorResult, Row, Select, bindparam, case, func, select
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import EMISSIONS, ROLLUPS
@@ -56,7 +56,7 @@ class SpentSlots:
         with self._database.reading() as connection:
             kept = self._old(connection, run, start_us, (end_us - RECENT_US) // DAY_US * DAY_US)
             newest = self._slots(connection, max(kept.end_us, start_us), end_us, run)
-            days = connection.execute(_days(start_us, end_us, run)).all()
+            days = _asked(connection, _ALL_DAYS, _DAYS, (start_us, end_us, run)).all()
         slots = [each for each in _each(kept.slots) if each[0] >= start_us]
         slots += [*_each(newest), *map(self._numbers, days)]
         found: dict[str, list[Spending]] = {}
@@ -89,16 +89,9 @@ class SpentSlots:
         self, connection: Connection, start_us: int, end_us: int, run: str | None
     ) -> "array[int]":
         """Read slots that begin in [start, end)."""
-        table = EMISSIONS.c
-        query = (
-            select(table.slot_start, table.slot_end, table.signal, *_amounts())
-            .where(table.scenario == ACTUAL, table.slot_start.between(start_us, end_us - 1))
-            .where(true() if run is None else table.run == run)
-            .group_by(table.slot_start, table.slot_end, table.signal)
-        )
         found = array("q")
         if start_us < end_us:
-            for row in connection.execute(query):
+            for row in _asked(connection, _ALL_SLOTS, _SLOTS, (start_us, end_us, run)):
                 found.extend(self._numbers(row))
         return found
 
@@ -128,8 +121,19 @@ def _amounts() -> tuple[Any, ...]:
     )
 
 
-def _days(start_us: int, end_us: int, run: str | None) -> Any:
-    """Select the rolled-up days that begin in [start, end)."""
+def _slot_sums() -> Select[Any]:
+    """Select the sums of slots that begin in [:start, :last]."""
+    table = EMISSIONS.c
+    return (
+        select(table.slot_start, table.slot_end, table.signal, *_amounts())
+        .where(table.scenario == ACTUAL)
+        .where(table.slot_start.between(bindparam("start"), bindparam("last")))
+        .group_by(table.slot_start, table.slot_end, table.signal)
+    )
+
+
+def _day_sums() -> Select[Any]:
+    """Select the rolled-up days that begin in [:start, :last]."""
     rolled = ROLLUPS.c
     return (
         select(
@@ -143,10 +147,29 @@ def _days(start_us: int, end_us: int, run: str | None) -> Any:
             func.sum(case((rolled.quality == UNPRICED, rolled.upper_mj), else_=0)),
         )
         .where(rolled.scenario == ACTUAL)
-        .where(rolled.day.between(start_us, end_us - 1))
-        .where(true() if run is None else rolled.run == run)
+        .where(rolled.day.between(bindparam("start"), bindparam("last")))
         .group_by(rolled.day, rolled.signal)
     )
+
+
+# Built once: building one takes longer than the database takes to answer it.
+_ALL_SLOTS, _ALL_DAYS = _slot_sums(), _day_sums()
+_SLOTS = _ALL_SLOTS.where(EMISSIONS.c.run == bindparam("of"))
+_DAYS = _ALL_DAYS.where(ROLLUPS.c.run == bindparam("of"))
+
+
+def _asked(
+    connection: Connection,
+    of_all: Select[Any],
+    of_one: Select[Any],
+    asked: tuple[int, int, str | None],
+) -> CursorResult[Any]:
+    """Ask for what begins in [start, end), of one run or of all (None)."""
+    start_us, end_us, run = asked
+    values = {"start": start_us, "last": end_us - 1}
+    if run is None:
+        return connection.execute(of_all, values)
+    return connection.execute(of_one, {**values, "of": run})
 
 
 def _spent(numbers: tuple[int, ...], end: datetime) -> Spending:
