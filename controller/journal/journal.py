@@ -136,16 +136,27 @@ def revision(database: Database) -> str | None:
         return _revision(connection)
 
 
+_VERSION = text("SELECT version_num FROM alembic_version")
+_SQLITE_TABLE = text("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = :name")
+
+
 def _revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table("alembic_version"):
+    if not _has_table(connection, "alembic_version"):
         return None
-    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    found: str | None = connection.execute(_VERSION).scalar()
     return found
+
+
+def _has_table(connection: Connection, name: str) -> bool:
+    """Say whether there is such a table; SQLAlchemy's own way is slow for every cycle."""
+    if connection.dialect.name == "sqlite":
+        return connection.execute(_SQLITE_TABLE, {"name": name}).first() is not None
+    return inspect(connection).has_table(name)
 
 
 def _floor(connection: Connection) -> str | None:
     """Read the oldest revision whose code works with the schema."""
-    if not inspect(connection).has_table(SCHEMA_FLOOR.name):
+    if not _has_table(connection, SCHEMA_FLOOR.name):
         return None
     found: str | None = connection.execute(select(SCHEMA_FLOOR.c.oldest)).scalar()
     return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.identity import settle
@@ -21,6 +21,16 @@ from wattmesh.errors import Fenced
 _NOBODY = {"id": 1, "holder": "", "epoch": 0, "expires_at": 0}
 
 SILENT_S = 3
+
+_ROW = select(LEADERSHIP).with_for_update()
+_ROW_WITH_LIMIT = _ROW.add_columns(
+    func.set_config("idle_in_transaction_session_timeout", f"{SILENT_S:g}s", True)
+)
+_EXPIRE_MINE = (
+    update(LEADERSHIP)
+    .where(LEADERSHIP.c.holder == bindparam("whose"), LEADERSHIP.c.epoch == bindparam("which"))
+    .values(expires_at=bindparam("until"))
+)
 
 _LONGEST_LEASE = 3
 """The settings of another daemon may give it a lease this many times as long as ours."""
@@ -85,16 +95,12 @@ class Leadership:
         """Extend the lease; False when it is no longer ours."""
         with self._database.writing() as connection:
             expires = clock_us(connection) + int(ttl_s * 1e6)
-            mine = (LEADERSHIP.c.holder == holder) & (LEADERSHIP.c.epoch == epoch)
-            done = connection.execute(update(LEADERSHIP).where(mine).values(expires_at=expires))
-            return done.rowcount == 1
+            return _expire_mine(connection, holder, epoch, expires) == 1
 
     def release(self, holder: str, epoch: int) -> None:
         """Let the lease expire now (a clean stop)."""
         with self._database.writing() as connection:
-            mine = (LEADERSHIP.c.holder == holder) & (LEADERSHIP.c.epoch == epoch)
-            now_us = clock_us(connection)
-            connection.execute(update(LEADERSHIP).where(mine).values(expires_at=now_us))
+            _expire_mine(connection, holder, epoch, clock_us(connection))
 
     @contextmanager
     def acting(self, epoch: int | None) -> Iterator[None]:
@@ -156,8 +162,10 @@ def _locked(connection: Connection) -> Any:
     Nobody can take the lead meanwhile, so a holder of the lock that says nothing for `SILENT_S` (it
     hangs, or the network is cut in the middle of its transaction) loses it, with its transaction.
     """
-    query = select(LEADERSHIP).with_for_update()
-    if connection.dialect.name == "sqlite":
-        return query
-    limit = func.set_config("idle_in_transaction_session_timeout", f"{SILENT_S:g}s", True)
-    return query.add_columns(limit)
+    return _ROW if connection.dialect.name == "sqlite" else _ROW_WITH_LIMIT
+
+
+def _expire_mine(connection: Connection, holder: str, epoch: int, until_us: int) -> int:
+    """Let the lease run until then if it is the holder's; give the number of rows changed."""
+    values = {"whose": holder, "which": epoch, "until": until_us}
+    return connection.execute(_EXPIRE_MINE, values).rowcount

@@ -41,13 +41,14 @@ def with_moments(row: Row[Any], *names: str) -> dict[str, Any]:
     return values | {name: from_us(values[name]) for name in names}
 
 
+_SQLITE_CLOCK = text("SELECT CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)")
+_SERVERS_CLOCK = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)")
+
+
 def clock_us(connection: Connection) -> int:
     """Read the database's clock: every daemon sees the same one."""
-    if connection.dialect.name == "sqlite":
-        query = "SELECT CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
-    else:
-        query = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
-    return int(connection.execute(text(query)).scalar_one())
+    query = _SQLITE_CLOCK if connection.dialect.name == "sqlite" else _SERVERS_CLOCK
+    return int(connection.execute(query).scalar_one())
 
 
 def to_text(value: object) -> str:

@@ -10,12 +10,16 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from wattmesh.controller.journal.database.tables import LEDGER_CHANGES
 from wattmesh.controller.journal.database.values import insert_into
 
 DAY_US = timedelta(days=1) // timedelta(microseconds=1)
+
+_BEFORE = select(func.coalesce(func.sum(LEDGER_CHANGES.c.changes), 0)).where(
+    LEDGER_CHANGES.c.day < bindparam("end")
+)
 
 
 def note(connection: Connection, slot_starts_us: Iterable[int]) -> None:
@@ -29,9 +33,7 @@ def note(connection: Connection, slot_starts_us: Iterable[int]) -> None:
 
 def changes_before(connection: Connection, end_us: int) -> int:
     """Count the changes of slots that begin before a moment, a multiple of `DAY_US` or earlier."""
-    table = LEDGER_CHANGES.c
-    query = select(func.coalesce(func.sum(table.changes), 0)).where(table.day < end_us)
-    return int(connection.execute(query).scalar_one())
+    return int(connection.execute(_BEFORE, {"end": end_us}).scalar_one())
 
 
 @cache

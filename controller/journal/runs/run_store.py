@@ -84,6 +84,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 # Made once: building a statement costs more than SQLite takes to run it.
+_FROZEN = select(FREEZE.c.reason)
 _ALL = select(RUNS).order_by(RUNS.c.registered_at)
 _OPEN = _ALL.where(RUNS.c.finished_at.is_(None))
 _RECENT = _ALL.where(or_(RUNS.c.finished_at.is_(None), RUNS.c.finished_at >= bindparam("since_us")))
@@ -392,7 +393,7 @@ class RunStore:
     def frozen_all(self) -> str:
         """Give the reason of a freeze of everything; "" when there is none."""
         with self._database.reading() as connection:
-            return connection.execute(select(FREEZE.c.reason)).scalar() or ""
+            return connection.execute(_FROZEN).scalar() or ""
 
     def order_point(self, run: str, point: str, *, reason: str, by: str) -> None:
         """Store the point that an operator asks for; the cycle decides about it."""

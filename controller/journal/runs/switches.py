@@ -14,7 +14,7 @@ from datetime import datetime
 from math import isfinite
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, func, or_, select, update
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import RUNS, SWITCHES, TRANSITIONS
@@ -60,6 +60,7 @@ _RANKED = (
     .where(or_(SWITCHES.c.run.in_(_OF_RUNS), SWITCHES.c.open_run.is_not(None)))
     .subquery()
 )
+_OPEN = select(SWITCHES).where(SWITCHES.c.open_run == bindparam("which"))
 _ALL_OPEN = select(SWITCHES).where(SWITCHES.c.open_run.is_not(None))
 _HISTORIES = select(_RANKED).where(
     or_(_RANKED.c.place <= REMEMBERED, _RANKED.c.open_run.is_not(None))
@@ -236,7 +237,7 @@ class SwitchStore:
     def open(self, run: str) -> SwitchRow | None:
         """Give the run's open switch."""
         with self._database.reading() as connection:
-            row = connection.execute(select(SWITCHES).where(SWITCHES.c.open_run == run)).first()
+            row = connection.execute(_OPEN, {"which": run}).first()
         return _row(row) if row else None
 
     def all_open(self) -> dict[str, SwitchRow]:
