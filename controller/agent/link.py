@@ -129,6 +129,8 @@ class ControllerLink:
             content = response.read(LONGEST_ANSWER)
             if response.read(1):
                 raise http.client.HTTPException("an endless answer")
+            if response.length:
+                raise http.client.IncompleteRead(content, response.length)
             return ControllerAnswer(status=response.status, content=content)
         except (OSError, http.client.HTTPException) as error:
             raise SourceUnavailable(
