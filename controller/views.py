@@ -17,7 +17,7 @@ from typing import Any
 
 from wattmesh.controller.carbon_views import CarbonLine
 from wattmesh.reconfig.ranges import clean
-from wattmesh.reconfig.wire import json_fields
+from wattmesh.reconfig.wire.messages import json_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,12 @@ The map:
     probe/             compares a rebuilt state with the one before
     state/             the training state of a rank, as named tensors and plain values
     universal/         the universal checkpoint format, without torch
+    wire/              what a run and the daemon tell each other (torch-free)
     catalogue.py       a job's operating points with their evidence (torch-free)
     catalogue_file.py  reads and writes the catalogue's TOML file
-    expert_wire.py     what a run and the daemon tell each other of expert costs
     fingerprint.py     what evidence was made on: devices, libraries, the job's own code
     itinerary.py       walks a run through a list of layouts, one order at a time
     layout.py          degrees of parallelism; which ranks take part
-    link.py            HTTP to the daemon over its Unix socket, with a hard limit on every call
     placement.py       which expert each row of a stack of experts holds (torch-free)
     position.py        the training position: steps, samples, tokens (torch-free)
     profile_folder.py  the folder of one profiled launch
@@ -28,5 +27,4 @@ The map:
     switch_spend.py    what a switch spent by phase, read from its evidence
     tables.py          reads TOML tables strictly and collects every mistake
     torch_compat.py    access to torch's private parts
-    wire.py            the messages between a run and the daemon
 """

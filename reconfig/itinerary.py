@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL
-from wattmesh.reconfig.wire import Order, Transition
+from wattmesh.reconfig.wire.messages import Order, Transition
 
 EPOCH = 1
 

@@ -1,6 +1,6 @@
 """Ranges of the numbers, texts and lists on the wire, each with its unit.
 
-The types in `wattmesh.reconfig.wire` refer to them; decoding checks them, and the API's reference
+The types in `reconfig.wire.messages` refer to them; decoding checks them, and the API's reference
 lists them. A `Sentence` is cut to its length and never refused, so that no report is lost because
 its reason is long.
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from wattmesh.reconfig.client.daemon_client import ORDER_WAIT_S
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Progress, Register
+from wattmesh.reconfig.wire.messages import Progress, Register
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
 
 GPUS = 8

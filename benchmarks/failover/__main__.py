@@ -29,7 +29,7 @@ from tests.builders import messages
 from tests.daemon.process import ask
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.reconfig.wire import Order, Orders
+from wattmesh.reconfig.wire.messages import Order, Orders
 
 BOTH, ONE = Layout(dp_replicate=2), Layout()
 CATALOGUE = """\

@@ -38,7 +38,7 @@ from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Heartbeat, Order, Progress, Register, Transition
+from wattmesh.reconfig.wire.messages import Heartbeat, Order, Progress, Register, Transition
 from wattmesh.telemetry.readings import PowerReading, Quality
 
 START = datetime(2026, 6, 1, tzinfo=UTC)

@@ -25,7 +25,7 @@ from wattmesh.controller.signals.poller import Poller
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Progress, Register
+from wattmesh.reconfig.wire.messages import Progress, Register
 from wattmesh.telemetry.desired import Applied, GpuControl
 from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.delivery import Report as Delivery

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.switch.job import VARIABLE, Began, JobOptions, Left
 from benchmarks.switch.orders import OrderGiver, Stop
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Transition
+from wattmesh.reconfig.wire.messages import Transition
 
 RANKS = 4
 WITHIN_S = 560.0

@@ -16,7 +16,7 @@ from typing import Any
 from tests.hook.unix_http import UnixHttp, called
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.reconfig.wire import Order, Orders, Register, Registered, Transition
+from wattmesh.reconfig.wire.messages import Order, Orders, Register, Registered, Transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

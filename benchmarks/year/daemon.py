@@ -31,7 +31,7 @@ from wattmesh.integrations.carbon.http_json import HttpJson
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.reading.json_shape import JsonShape
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish, Progress, Register, Transition
+from wattmesh.reconfig.wire.messages import Finish, Progress, Register, Transition
 from wattmesh.telemetry.carbon import Provider, Signal
 
 UID = os.getuid()

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from wattmesh.errors import FixInput, SourceUnavailable
 from wattmesh.named_file import read_named
-from wattmesh.reconfig.link import UnixConnection, cut, unix_path
+from wattmesh.reconfig.wire.link import UnixConnection, cut, unix_path
 
 LONGEST_ANSWER = 4 << 20
 DEFAULT_PORT = 9465

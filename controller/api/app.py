@@ -50,8 +50,8 @@ from wattmesh.controller.views import (
     as_json,
 )
 from wattmesh.errors import RetryLater
-from wattmesh.reconfig.expert_wire import ExpertTokenReport, PlacementWish
-from wattmesh.reconfig.wire import (
+from wattmesh.reconfig.wire.experts import ExpertTokenReport, PlacementWish
+from wattmesh.reconfig.wire.messages import (
     SWITCH_ID_KEY,
     Finish,
     Heartbeat,

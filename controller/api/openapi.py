@@ -16,7 +16,7 @@ import wattmesh
 from wattmesh.controller.api.field_docs import FieldDocs, field_docs
 from wattmesh.controller.views import Problem
 from wattmesh.reconfig.ranges import Range
-from wattmesh.reconfig.wire import json_name
+from wattmesh.reconfig.wire.messages import json_name
 
 PLAIN: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},

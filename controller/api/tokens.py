@@ -6,7 +6,7 @@ from wattmesh.controller.api.request_context import Call, RequestContext
 from wattmesh.controller.journal.nodes.tokens import TokenRow
 from wattmesh.controller.views import Done, TokenMade
 from wattmesh.reconfig.ranges import KeepHours
-from wattmesh.reconfig.wire import read_value
+from wattmesh.reconfig.wire.messages import read_value
 
 KEEP_H = 24.0
 

@@ -16,7 +16,7 @@ from wattmesh.reconfig.hook.attach_check.check_folder import (
 )
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.reconfig.wire import Message, Progress, Transition
+from wattmesh.reconfig.wire.messages import Message, Progress, Transition
 
 HOOK_SENTENCES = (
     (

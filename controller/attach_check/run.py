@@ -31,9 +31,9 @@ from wattmesh.reconfig.launch.failures.script_line import is_users
 from wattmesh.reconfig.launcher.supervisor import TOKEN_VARIABLE
 from wattmesh.reconfig.launcher.torch_agent import end_all_with, words_of
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.switch import FINAL
-from wattmesh.reconfig.wire import Finish, Message, Progress, Transition
+from wattmesh.reconfig.wire.link import URL_VARIABLE
+from wattmesh.reconfig.wire.messages import Finish, Message, Progress, Transition
 
 MOST_RANKS = 64
 """Most ranks started on one machine unless the user gives a number."""

@@ -21,7 +21,7 @@ from wattmesh.errors import (
     WattmeshError,
 )
 from wattmesh.named_file import SETTINGS_BYTES, read_named
-from wattmesh.reconfig.link import UnixConnection, no_socket, unix_path, who_may_open
+from wattmesh.reconfig.wire.link import UnixConnection, no_socket, unix_path, who_may_open
 
 DEFAULT_SOCKET = "/run/wattmesh/wattmesh.sock"
 DEFAULT_CONFIG = Path("/etc/wattmesh/wattmesh.toml")

@@ -28,7 +28,7 @@ from wattmesh.policies.isolation import UNDECIDABLE
 from wattmesh.quantities import duration
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, SwitchMode
+from wattmesh.reconfig.wire.messages import Order, SwitchMode
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from wattmesh.policies.switch_time import SwitchKind, SwitchRecord
 from wattmesh.reconfig.catalogue import PAUSED, Release
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.switch_spend import spend_of
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 
 class JournalObserver:

@@ -9,7 +9,7 @@ from datetime import datetime
 from math import inf
 
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, SwitchMode
+from wattmesh.reconfig.wire.messages import Order, SwitchMode
 
 FURTHER_LAUNCHES = 2
 """How many launches may follow before the end of a begun switch must be reported: a switch in place

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 
 from wattmesh.policies.experts.live_spans import HeardPair, RunCount
-from wattmesh.reconfig.expert_wire import ExpertTokenReport
+from wattmesh.reconfig.wire.experts import ExpertTokenReport
 
 MOST_WAITING = 8
 """A report waits for one reading of the counters, some seconds; the oldest one goes first."""

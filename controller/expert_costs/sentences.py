@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.policies.experts.costs import TokenCost
 from wattmesh.policies.experts.published import PublishedScores
-from wattmesh.reconfig.expert_wire import MOST_PAIRS
+from wattmesh.reconfig.wire.experts import MOST_PAIRS
 
 EXPERT_COSTS = "expert_costs"
 """Kind of these events."""

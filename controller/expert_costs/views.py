@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from wattmesh.reconfig.expert_wire import ExpertCostScores
+from wattmesh.reconfig.wire.experts import ExpertCostScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from wattmesh.errors import FixInput
-from wattmesh.reconfig.link import cut_socket
+from wattmesh.reconfig.wire.link import cut_socket
 from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 
 log = logging.getLogger(__name__)

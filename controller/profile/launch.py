@@ -24,9 +24,9 @@ from wattmesh.controller.profile.job import MOST_OFF, ProfileJob, fill
 from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
 from wattmesh.reconfig import step_log
 from wattmesh.reconfig.launcher.torch_agent import words_of
-from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.profile_folder import PROFILE_VARIABLE, ProfileFolder
 from wattmesh.reconfig.step_log import StepRow
+from wattmesh.reconfig.wire.link import URL_VARIABLE
 
 STOP_LIMIT_S = 120.0
 """How long a job may take from being asked to end to its last process gone."""

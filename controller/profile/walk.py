@@ -22,7 +22,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.itinerary import EPOCH, Itinerary
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import (
+from wattmesh.reconfig.wire.messages import (
     Heartbeat,
     HeartbeatAnswer,
     Message,

@@ -34,8 +34,8 @@ from wattmesh.controller.settings.web_address import (
 )
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig import catalogue_file
-from wattmesh.reconfig.link import unix_path
 from wattmesh.reconfig.ranges import NAME
+from wattmesh.reconfig.wire.link import unix_path
 from wattmesh.telemetry.actuator.settings import mixed_groups
 
 SOCKET_PATH_LIMIT = 107

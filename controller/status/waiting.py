@@ -9,7 +9,7 @@ from datetime import datetime
 from wattmesh.controller.journal.runs.liveness import HEARTBEATS, REPORTING_S
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.status.trouble import span
-from wattmesh.reconfig.wire import RunPhase
+from wattmesh.reconfig.wire.messages import RunPhase
 
 QUIET_S = 60.0
 STEPS = 3.0

@@ -8,7 +8,7 @@ every text is checked for its length and its alphabet, and is refused with the o
 import re
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.link import unix_path
+from wattmesh.reconfig.wire.link import unix_path
 
 LONGEST_SUBDOMAIN = 253
 LONGEST_IMAGE = 512

@@ -13,9 +13,9 @@ import time
 from typing import Any
 
 from wattmesh.errors import InputInvalid, WattmeshError
-from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.reconfig.launch.launch_store import LaunchStore
-from wattmesh.reconfig.link import DaemonLink
+from wattmesh.reconfig.wire.experts import STALE_S, ExpertCostScores, ExpertTokenReport
+from wattmesh.reconfig.wire.link import DaemonLink
 
 log = logging.getLogger(__name__)
 

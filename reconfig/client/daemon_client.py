@@ -18,8 +18,15 @@ from typing import Any, Protocol
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.client.heartbeat import Heartbeats
 from wattmesh.reconfig.client.outbox import JobOutbox
-from wattmesh.reconfig.link import DaemonAnswer, DaemonLink, EndOfCalls
-from wattmesh.reconfig.wire import Finish, Heartbeat, Orders, Progress, Register, Transition
+from wattmesh.reconfig.wire.link import DaemonAnswer, DaemonLink, EndOfCalls
+from wattmesh.reconfig.wire.messages import (
+    Finish,
+    Heartbeat,
+    Orders,
+    Progress,
+    Register,
+    Transition,
+)
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from typing import Protocol
 
 from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.launch.closing import Closing
-from wattmesh.reconfig.link import DaemonLink
-from wattmesh.reconfig.wire import Spent
+from wattmesh.reconfig.wire.link import DaemonLink
+from wattmesh.reconfig.wire.messages import Spent
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
-from wattmesh.reconfig.link import DaemonAnswer, DaemonLink
-from wattmesh.reconfig.wire import HEARTBEAT_S, Heartbeat, HeartbeatAnswer
+from wattmesh.reconfig.wire.link import DaemonAnswer, DaemonLink
+from wattmesh.reconfig.wire.messages import HEARTBEAT_S, Heartbeat, HeartbeatAnswer
 
 CALL_LIMIT_S = 10.0
 """Longer than for reports, since nothing waits for it: if the main thread holds the GIL for a

@@ -7,9 +7,9 @@ launch holds the run folder.
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.launch.attempt import is_live
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
-from wattmesh.reconfig.link import DaemonAnswer, DaemonLink
 from wattmesh.reconfig.ranges import clean
-from wattmesh.reconfig.wire import Finish
+from wattmesh.reconfig.wire.link import DaemonAnswer, DaemonLink
+from wattmesh.reconfig.wire.messages import Finish
 
 CALL_LIMIT_S = 3.0
 LONGEST = 400

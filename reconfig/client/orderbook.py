@@ -12,7 +12,7 @@ from wattmesh.reconfig.client.orders import ExpertsStanding, OrderAnswer, OrderC
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation
-from wattmesh.reconfig.wire import SWITCH_ID_KEY, Order, Orders
+from wattmesh.reconfig.wire.messages import SWITCH_ID_KEY, Order, Orders
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from wattmesh.reconfig import placement as placements
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.placement import Placement
-from wattmesh.reconfig.wire import Order, SwitchMode
+from wattmesh.reconfig.wire.messages import Order, SwitchMode
 
 
 class OrderAnswer(StrEnum):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.launch.launch_store import LaunchStore
-from wattmesh.reconfig.wire import Finish, Orders, Progress, Transition
+from wattmesh.reconfig.wire.messages import Finish, Orders, Progress, Transition
 
 
 class Reporter(Protocol):

@@ -16,8 +16,8 @@ from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
 from wattmesh.reconfig.launch.generation import SwitchNote
 from wattmesh.reconfig.launch.peers import boot_id
-from wattmesh.reconfig.link import DaemonLink
-from wattmesh.reconfig.wire import Order, Orders
+from wattmesh.reconfig.wire.link import DaemonLink
+from wattmesh.reconfig.wire.messages import Order, Orders
 
 log = logging.getLogger(__name__)
 

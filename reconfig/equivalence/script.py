@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.reconfig.wire import Finish, Order, Orders, Progress, SwitchMode, Transition
+from wattmesh.reconfig.wire.messages import Finish, Order, Orders, Progress, SwitchMode, Transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any
 from wattmesh.reconfig.launch.failures.bounded import Attempt
 from wattmesh.reconfig.launch.launched import LaunchedProcess
 from wattmesh.reconfig.ranges import clean
-from wattmesh.reconfig.wire import GPUS_UNKNOWN
+from wattmesh.reconfig.wire.messages import GPUS_UNKNOWN
 
 log = logging.getLogger(__name__)
 

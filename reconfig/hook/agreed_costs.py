@@ -11,7 +11,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.reconfig.expert_wire import ExpertCostScores
+from wattmesh.reconfig.wire.experts import ExpertCostScores
 
 Scores = tuple[float, ...]
 """One for each expert of a layer."""

@@ -34,7 +34,7 @@ from wattmesh.reconfig.probe import probing
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.switch_spend import SETTLE
-from wattmesh.reconfig.wire import Order, SwitchMode
+from wattmesh.reconfig.wire.messages import Order, SwitchMode
 
 log = logging.getLogger(__name__)
 

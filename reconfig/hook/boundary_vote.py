@@ -12,7 +12,7 @@ from wattmesh.errors import Diverged
 from wattmesh.reconfig.hook import consumed
 from wattmesh.reconfig.launch.generation import Outcome
 from wattmesh.reconfig.position import Position
-from wattmesh.reconfig.wire import Order
+from wattmesh.reconfig.wire.messages import Order
 
 Fact = dict[str, Any]
 """One rank's facts: position, stop, finish, consumed, live, writing, order, acted_on, experts (see

@@ -17,18 +17,18 @@ import torch
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client.cost_client import COSTS_KEY, TOKENS_KEY, UnusedCosts
-from wattmesh.reconfig.expert_wire import (
+from wattmesh.reconfig.hook.agreed_costs import AgreedCosts, Scores
+from wattmesh.reconfig.hook.loss_pairs import CATASTROPHE, gap_of, gap_of_ranks, waiting
+from wattmesh.reconfig.launch.generation import Generation
+from wattmesh.reconfig.launch.launch_store import LaunchStore
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.wire.experts import (
     MOST_PAIRS,
     STALE_S,
     ExpertCostScores,
     ExpertTokenReport,
     LossPair,
 )
-from wattmesh.reconfig.hook.agreed_costs import AgreedCosts, Scores
-from wattmesh.reconfig.hook.loss_pairs import CATASTROPHE, gap_of, gap_of_ranks, waiting
-from wattmesh.reconfig.launch.generation import Generation
-from wattmesh.reconfig.launch.launch_store import LaunchStore
-from wattmesh.reconfig.state.state import State
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from wattmesh.reconfig.launch.peers import boot_id
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Transition
+from wattmesh.reconfig.wire.messages import Transition
 
 Build = Callable[[Layout, Ranks], State]
 Probe = Callable[[State], float]

@@ -27,7 +27,7 @@ from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state.held import LIVE_SHARE
 from wattmesh.reconfig.switch import REFUSED, SwitchState
-from wattmesh.reconfig.wire import Finish, Order, SwitchMode
+from wattmesh.reconfig.wire.messages import Finish, Order, SwitchMode
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.expert_wire import MOST_PAIRS, ExpertTokenReport, LossPair
+from wattmesh.reconfig.wire.experts import MOST_PAIRS, ExpertTokenReport, LossPair
 
 MOST_GAP = 1e6
 """A relative difference beyond it, or a loss with the lean that is no number, counts as this."""

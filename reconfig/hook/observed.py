@@ -36,8 +36,8 @@ from wattmesh.reconfig.hook.reports import reported
 from wattmesh.reconfig.launch.closing import Closing
 from wattmesh.reconfig.launch.launched import LaunchedProcess, scheduler_key
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import DaemonLink
-from wattmesh.reconfig.wire import (
+from wattmesh.reconfig.wire.link import DaemonLink
+from wattmesh.reconfig.wire.messages import (
     OBSERVED,
     Finish,
     Progress,

@@ -13,7 +13,7 @@ from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.state.names import canonical, parameters_of
 from wattmesh.reconfig.state.state import State
-from wattmesh.reconfig.wire import Order
+from wattmesh.reconfig.wire.messages import Order
 
 
 def check(state: State, generation: Generation) -> None:

@@ -7,7 +7,7 @@ from wattmesh.reconfig.client.pace import Pace
 from wattmesh.reconfig.hook.saves import Saves
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.position import Position
-from wattmesh.reconfig.wire import Progress
+from wattmesh.reconfig.wire.messages import Progress
 
 
 def progress(

@@ -57,7 +57,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.ranges import shown
 from wattmesh.reconfig.state.state import State
-from wattmesh.reconfig.wire import Progress
+from wattmesh.reconfig.wire.messages import Progress
 
 log = logging.getLogger(__name__)
 

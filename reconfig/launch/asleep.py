@@ -18,7 +18,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Message, RankList
+from wattmesh.reconfig.wire.messages import Message, RankList
 
 M = TypeVar("M", bound=Message)
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.position import Position
-from wattmesh.reconfig.wire import Message
+from wattmesh.reconfig.wire.messages import Message
 
 
 class Purpose(StrEnum):

@@ -9,7 +9,7 @@ from wattmesh.reconfig.launch.failures.bounded import within
 from wattmesh.reconfig.launch.failures.deadlines import Phase
 from wattmesh.reconfig.launch.failures.watchdog import RankWatchdog
 from wattmesh.reconfig.launch.launch_store import LaunchStore
-from wattmesh.reconfig.wire import RunPhase
+from wattmesh.reconfig.wire.messages import RunPhase
 
 STORE_LIMIT_S = 1.0
 """How long a read of the launch's store may take: it hangs when its host is lost."""

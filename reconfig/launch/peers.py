@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from wattmesh.reconfig.wire import Message
+from wattmesh.reconfig.wire.messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from wattmesh import durable
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
-from wattmesh.reconfig.wire import Message
+from wattmesh.reconfig.wire.messages import Message
 
 KEPT = 100
 """How many launches the book keeps: the newest."""

@@ -21,7 +21,7 @@ from wattmesh.reconfig.launcher.launch_book import (
     Records,
 )
 from wattmesh.reconfig.launcher.own_clock import OwnClock
-from wattmesh.reconfig.wire import SWITCH_ID_KEY
+from wattmesh.reconfig.wire.messages import SWITCH_ID_KEY
 
 OPEN = (BookedState.ASKED, BookedState.HELD)
 OVER = {BookedState.WITHDRAWN: HeldState.WITHDRAWN, BookedState.BEGUN: HeldState.STARTED}

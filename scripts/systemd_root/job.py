@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Progress, Register
+from wattmesh.reconfig.wire.messages import Progress, Register
 
 RELAY = "/run/wattmesh-agent/agent.sock"
 RUN = "6d1c9d0e-0000-4000-8000-000000000001"

@@ -22,7 +22,7 @@ from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.views import as_json
 from wattmesh.errors import Fenced
 from wattmesh.policies.accounting.baseline import price_ug
-from wattmesh.reconfig.wire import Finish
+from wattmesh.reconfig.wire.messages import Finish
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality

@@ -14,7 +14,7 @@ from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.catalogue_file import parse
-from wattmesh.reconfig.wire import Finish, Progress, Register
+from wattmesh.reconfig.wire.messages import Finish, Progress, Register
 from wattmesh.telemetry.energy.attribution import IDLE, Holder, LaunchState
 from wattmesh.telemetry.energy.node_claims import KEPT_S, NodeClaims
 

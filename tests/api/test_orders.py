@@ -9,7 +9,7 @@ from tests.api.test_jobs import put_order
 from tests.builders import messages
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.journal.database import identity
-from wattmesh.reconfig.wire import Orders
+from wattmesh.reconfig.wire.messages import Orders
 
 TARGET = f"/v1/runs/{messages.RUN}/order"
 

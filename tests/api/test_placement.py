@@ -18,7 +18,7 @@ from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.run_context import examine
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, SwitchMode
+from wattmesh.reconfig.wire.messages import Order, SwitchMode
 
 PLACEMENT = "/v1/runs/llama-8b/placement"
 WISH = {"placement": [[1, 0, 3, 2], [0, 1, 2, 3]], "reason": "traffic"}

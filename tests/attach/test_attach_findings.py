@@ -27,7 +27,7 @@ from wattmesh.reconfig.hook.attach_check.check_folder import (
 )
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish, Message, Progress, Transition
+from wattmesh.reconfig.wire.messages import Finish, Message, Progress, Transition
 
 DP2, TP2 = Layout(dp_shard=2), Layout(tp=2)
 RUN = "6d1c9d0e-0000-4000-8000-000000000001"

@@ -15,7 +15,7 @@ from tests.audit import independent_report
 from wattmesh.controller.accounting.audit import audit
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.views import as_json
-from wattmesh.reconfig.wire import Finish
+from wattmesh.reconfig.wire.messages import Finish
 
 __all__ = ["booked"]
 

@@ -25,7 +25,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish
+from wattmesh.reconfig.wire.messages import Finish
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality

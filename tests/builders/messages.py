@@ -4,7 +4,7 @@ from typing import Any
 
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish, Heartbeat, Progress, Register, Transition
+from wattmesh.reconfig.wire.messages import Finish, Heartbeat, Progress, Register, Transition
 
 RUN = "6d1c9d0e-0000-4000-8000-000000000001"
 A, B = Layout(dp_shard=2, tp=2), Layout(tp=2)

@@ -11,7 +11,7 @@ from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.reconfig.catalogue import ProbeEvidence, SwitchCost
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, Progress, Register, Transition
+from wattmesh.reconfig.wire.messages import Order, Progress, Register, Transition
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 UID = 1000

@@ -16,7 +16,7 @@ from wattmesh.errors import (
     SourceUnavailable,
     WattmeshError,
 )
-from wattmesh.reconfig.link import DaemonLink
+from wattmesh.reconfig.wire.link import DaemonLink
 
 
 def test_an_answer_is_read_and_the_question_is_exact(tmp_path: Path) -> None:

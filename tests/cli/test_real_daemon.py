@@ -21,7 +21,7 @@ from wattmesh.controller.cli.main import main
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Progress, Register
+from wattmesh.reconfig.wire.messages import Progress, Register
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
 READY_S = 30.0

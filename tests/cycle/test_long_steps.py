@@ -11,7 +11,7 @@ from tests.cycle.test_cycle import journal
 from wattmesh.controller.cycle.act import BOUNDARIES_VALID
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Heartbeat, Progress
+from wattmesh.reconfig.wire.messages import Heartbeat, Progress
 
 __all__ = ["journal"]
 

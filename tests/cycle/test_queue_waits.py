@@ -13,7 +13,7 @@ from wattmesh.controller.cycle.journal_snapshot import read_snapshot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.reconfig.catalogue import Release
-from wattmesh.reconfig.wire import Finish
+from wattmesh.reconfig.wire.messages import Finish
 
 HOUR = timedelta(hours=1)
 SIZES = ((A, ("g0", "g1", "g2", "g3")), (B, ("h0", "h1")))

@@ -21,7 +21,7 @@ from wattmesh.policies.menu import REST_S, why_not
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import REFUSED, SwitchState
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 ABLE = ("in_place", "parking", "restart", SUSPENDS, RESIZES)
 SECOND = {"incarnation": "i2", "attempt": 2}

@@ -23,7 +23,7 @@ from wattmesh.policies.decision import (
 from wattmesh.policies.switch_time import SwitchKind
 from wattmesh.reconfig.catalogue import PAUSED
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish, Order, SwitchMode
+from wattmesh.reconfig.wire.messages import Finish, Order, SwitchMode
 
 ABLE = ("in_place", "parking", "restart", SUSPENDS)
 SECOND = {"incarnation": "i2", "attempt": 2}

@@ -8,7 +8,7 @@ import pytest
 from wattmesh.controller.cycle.states import OpenSwitch, RunNow, verdict
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.reconfig.wire import Order, SwitchMode
+from wattmesh.reconfig.wire.messages import Order, SwitchMode
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ORDER = Order(

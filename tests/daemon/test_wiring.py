@@ -30,7 +30,7 @@ from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import NoData
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Transition
+from wattmesh.reconfig.wire.messages import Transition
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.fake_nvml import FakeNvml
 

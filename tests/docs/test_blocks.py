@@ -32,9 +32,9 @@ from wattmesh.reconfig.hook.attach_check.check_folder import Attached, SaveStep
 from wattmesh.reconfig.hook.reports import switch_line
 from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Progress, Transition
+from wattmesh.reconfig.wire.link import DaemonLink
+from wattmesh.reconfig.wire.messages import Progress, Transition
 
 README, ATTACH, OBSERVE = "README.md", "docs/attach.md", "docs/observe.md"
 INSTALL, CARBON = "docs/install.md", "docs/carbon-signals.md"

@@ -20,7 +20,7 @@ from wattmesh.reconfig.equivalence.script import (
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.whole import WholeState, round_trip
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Progress, SwitchMode
+from wattmesh.reconfig.wire.messages import Progress, SwitchMode
 
 LAYOUTS = [Layout(), Layout(dp_shard=2), Layout(tp=4)]
 

@@ -15,8 +15,8 @@ from wattmesh.policies.experts.strength import (
     scores_stay,
     why_lean_stays,
 )
-from wattmesh.reconfig.expert_wire import ExpertCostScores
 from wattmesh.reconfig.hook.agreed_costs import AgreedCosts, Scores
+from wattmesh.reconfig.wire.experts import ExpertCostScores
 
 GPUS = ("a", "b", "c", "d")
 LIMITS = StrengthLimits(most=0.2, freeze_at=0.8)

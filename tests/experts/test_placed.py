@@ -27,7 +27,7 @@ from wattmesh.reconfig.state.expert_stacks import ExpertStacks
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import name_all
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, SwitchMode
+from wattmesh.reconfig.wire.messages import Order, SwitchMode
 
 Rows = st.integers(1, 9).flatmap(lambda n: st.permutations(range(n)))
 

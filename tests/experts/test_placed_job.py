@@ -28,7 +28,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 __all__ = ["socket_path"]
 

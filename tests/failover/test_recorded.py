@@ -15,7 +15,7 @@ from wattmesh.controller.journal.database.schema import bring_up_to_date
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order
+from wattmesh.reconfig.wire.messages import Order
 
 __all__ = ["open_folder", "served", "settings"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from tests.hook.unix_http import UnixHttp, called
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import AT_PACE, FINAL, SwitchState
-from wattmesh.reconfig.wire import (
+from wattmesh.reconfig.wire.messages import (
     Finish,
     Heartbeat,
     HeartbeatAnswer,

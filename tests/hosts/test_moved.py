@@ -22,7 +22,7 @@ from tests.slurm.jobs.training import rank_server
 from wattmesh.integrations import torchrun
 from wattmesh.reconfig.launcher.launch_book import BookedState
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import RESIZES, SUSPENDS, SwitchMode
+from wattmesh.reconfig.wire.messages import RESIZES, SUSPENDS, SwitchMode
 
 TASK = REPOSITORY / "tests" / "slurm" / "jobs" / "task.py"
 STEPS = 30

@@ -17,7 +17,7 @@ from wattmesh.controller.journal.runs.run_row import RunRow
 from wattmesh.controller.journal.runs.stays import held_gpus
 from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.reconfig.catalogue import Release
-from wattmesh.reconfig.wire import OBSERVED, RESIZES, Finish, Register
+from wattmesh.reconfig.wire.messages import OBSERVED, RESIZES, Finish, Register
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.energy.unobserved import Limits
 from wattmesh.telemetry.energy.unobserved import rows as unread_rows

@@ -19,7 +19,7 @@ from wattmesh.controller.journal.energy.coverage import extend
 from wattmesh.controller.journal.energy.ledger import EmissionRow, TokenMark, TotalRow
 from wattmesh.controller.journal.energy.sums import Sums
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.reconfig.wire import Finish
+from wattmesh.reconfig.wire.messages import Finish
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow

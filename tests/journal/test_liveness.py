@@ -14,7 +14,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.liveness import BEHIND_S, LIVE_S, REPORTING_S, Sign
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import Fenced, InputInvalid, Refused
-from wattmesh.reconfig.wire import Finish, Heartbeat, Progress
+from wattmesh.reconfig.wire.messages import Finish, Heartbeat, Progress
 
 HOUR_S = 3600
 OLD = 1

@@ -8,7 +8,7 @@ from tests.builders.runs import T0, UID, register
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import Launches
 from wattmesh.controller.journal.runs.run_store import RunPlan
-from wattmesh.reconfig.wire import Finish
+from wattmesh.reconfig.wire.messages import Finish
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)

@@ -11,7 +11,7 @@ from wattmesh.controller.journal.runs import admission
 from wattmesh.controller.journal.runs.admission import MOST_LAUNCHES
 from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Finish
+from wattmesh.reconfig.wire.messages import Finish
 
 YEAR_S = 400 * 86_400.0
 

@@ -10,7 +10,7 @@ from tests.builders.runs import T0, UID, B, after, order, put_order, register, t
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import Fenced, InputInvalid, Refused
 from wattmesh.reconfig.switch import REFUSED, SwitchState
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 STEPS = (
     SwitchState.ANNOUNCED,

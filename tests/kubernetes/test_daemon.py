@@ -26,7 +26,7 @@ from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher.launch_book import BookedState, LaunchBook
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 STEPS = 30
 

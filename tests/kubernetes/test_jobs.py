@@ -22,7 +22,7 @@ from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher.launch_book import BookedState, LaunchBook, Records
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Order, Orders, SwitchMode
+from wattmesh.reconfig.wire.messages import Order, Orders, SwitchMode
 
 GROW = {"do": "resize", "ranks": 2, "key": "plan-1"}
 UNWANTED = {**GROW, "then": "failed"}

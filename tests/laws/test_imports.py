@@ -28,7 +28,7 @@ def test_directions() -> None:
         ("wattmesh.reconfig.layout", "wattmesh.telemetry.readings"),
         ("wattmesh.migrations.upgrade", "wattmesh.controller.journal.database.tables"),
         ("wattmesh.policies.rules.decide", "wattmesh.telemetry.energy.ledger"),
-        ("wattmesh.policies.rules.decide", "wattmesh.reconfig.wire"),
+        ("wattmesh.policies.rules.decide", "wattmesh.reconfig.wire.messages"),
         ("wattmesh.policies.rules.decide", "wattmesh.integrations.carbon.neso"),
         ("wattmesh.integrations.torchrun", "wattmesh.policies.rules.decide"),
         ("wattmesh.integrations.torchrun", "wattmesh.integrations.carbon.neso"),

@@ -21,7 +21,7 @@ from tests.daemon.waiting import wait_for
 from tests.observability.prometheus import free_port
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import OBSERVED
+from wattmesh.reconfig.wire.messages import OBSERVED
 
 A, B = messages.A, messages.B
 RUN, WATCHED = messages.RUN, "6d1c9d0e-0000-4000-8000-000000000002"

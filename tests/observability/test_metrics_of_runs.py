@@ -27,7 +27,7 @@ from wattmesh.controller.metrics.storage import storage_metrics
 from wattmesh.controller.settings.read import Settings
 from wattmesh.policies.decision import Action, Decision, Mode
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish, Order, SwitchMode
+from wattmesh.reconfig.wire.messages import Finish, Order, SwitchMode
 from wattmesh.telemetry.desired import Applied, Desired, GpuControl, LeaseKind, Wish
 from wattmesh.telemetry.energy.attribution import EnergyClaim
 from wattmesh.telemetry.energy.sampler import Sample

@@ -16,11 +16,11 @@ from typing import Any
 
 from wattmesh.controller.process.life import end_with
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.profile_folder import ProfileFolder
 from wattmesh.reconfig.step_log import StepLog, StepRow
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Orders, Progress, Register, Transition
+from wattmesh.reconfig.wire.link import DaemonLink
+from wattmesh.reconfig.wire.messages import Orders, Progress, Register, Transition
 from wattmesh.telemetry.fake_nvml import FOLDER_VARIABLE, FakeNvml
 
 PARKED_W = 55.0

@@ -11,9 +11,9 @@ from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.launch import run_walk
 from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, Orders, Progress, Register, Transition
+from wattmesh.reconfig.wire.link import DaemonLink
+from wattmesh.reconfig.wire.messages import Order, Orders, Progress, Register, Transition
 
 POINTS = (
     Candidate(id="A", layout=Layout(dp_shard=4)),

@@ -14,7 +14,14 @@ from wattmesh.reconfig import ranges
 from wattmesh.reconfig.launch.generation import SwitchNote
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, Orders, Progress, Register, SwitchMode, Transition
+from wattmesh.reconfig.wire.messages import (
+    Order,
+    Orders,
+    Progress,
+    Register,
+    SwitchMode,
+    Transition,
+)
 
 RUN = "6d1c9d0e-0000-4000-8000-000000000001"
 ORDER = Order(

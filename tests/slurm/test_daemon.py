@@ -16,7 +16,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import PAUSED, Release, SwitchCost
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 SLEEP_S = 30
 SETTINGS = """

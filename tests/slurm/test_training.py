@@ -9,7 +9,7 @@ from tests.hook.harness import DP2, DP2_TP2, DP4, worst_difference
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs.training import Training
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import RESIZES, SUSPENDS, SwitchMode
+from wattmesh.reconfig.wire.messages import RESIZES, SUSPENDS, SwitchMode
 
 FOUR, TWO = (0, 1, 2, 3), (0, 1)
 HOUR_S = 3600.0

@@ -24,7 +24,7 @@ from wattmesh.reconfig.client.orderbook import OrderBook
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Order, Orders, SwitchMode
+from wattmesh.reconfig.wire.messages import Order, Orders, SwitchMode
 
 SLEEP: dict[str, Any] = {"do": "suspend", "for_s": 3600.0, "key": "plan-1"}
 DONE = {"do": "done"}

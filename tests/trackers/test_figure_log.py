@@ -17,8 +17,8 @@ from tests.hook.conftest import socket_path
 from tests.laws.processes import loaded_after
 from wattmesh.reconfig.client import figure_log
 from wattmesh.reconfig.client.figure_log import FigureLog, LoggedFigures, figures
-from wattmesh.reconfig.link import DaemonLink
-from wattmesh.reconfig.wire import Spent
+from wattmesh.reconfig.wire.link import DaemonLink
+from wattmesh.reconfig.wire.messages import Spent
 
 __all__ = ["socket_path"]
 

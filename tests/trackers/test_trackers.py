@@ -19,7 +19,7 @@ from wattmesh.reconfig.client.figure_log import FigureLog, LoggedFigures
 from wattmesh.reconfig.gpus.own_gpus import OwnGpus
 from wattmesh.reconfig.hook import observed
 from wattmesh.reconfig.launch.launched import LaunchedProcess
-from wattmesh.reconfig.link import DaemonLink
+from wattmesh.reconfig.wire.link import DaemonLink
 
 if TYPE_CHECKING:
     from wattmesh.reconfig.hook.session import Session

@@ -14,7 +14,7 @@ from wattmesh.controller.api.speaking import speaking
 from wattmesh.controller.expert_costs.views import ExpertCostsView
 from wattmesh.controller.journal.runs.admission import speaking as speaker_of
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.expert_wire import ExpertTokenReport
+from wattmesh.reconfig.wire.experts import ExpertTokenReport
 
 log = logging.getLogger(__name__)
 

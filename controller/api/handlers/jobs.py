@@ -25,7 +25,7 @@ from wattmesh.controller.journal.runs.run_nodes import ANY, HERE
 from wattmesh.controller.journal.runs.run_store import Forgotten, RunPlan
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.reconfig.wire import (
+from wattmesh.reconfig.wire.messages import (
     OBSERVED,
     PROTOCOL,
     Finish,

@@ -18,7 +18,7 @@ from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Mode
 from wattmesh.reconfig.catalogue import PAUSED
-from wattmesh.reconfig.wire import SUSPENDS
+from wattmesh.reconfig.wire.messages import SUSPENDS
 
 
 def moment(at: datetime | None) -> str:

@@ -22,7 +22,7 @@ from wattmesh.controller.api.workers import Crowded, Workers
 from wattmesh.controller.journal.database import identity
 from wattmesh.controller.journal.runs.run_nodes import ANY, HERE
 from wattmesh.errors import RetryLater
-from wattmesh.reconfig.wire import SWITCH_ID_KEY, Orders
+from wattmesh.reconfig.wire.messages import SWITCH_ID_KEY, Orders
 
 LONGEST_WAIT_S = 60.0
 STANDBY_WAIT_S = 1.0

@@ -19,9 +19,9 @@ from wattmesh.errors import InputInvalid
 from wattmesh.policies.rules.orders import placement_too_late
 from wattmesh.policies.run_context import examine
 from wattmesh.reconfig import placement as placements
-from wattmesh.reconfig.expert_wire import PlacementWish
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.experts import PlacementWish
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 HISTORY = 1000
 """Switches of a run that are looked through."""

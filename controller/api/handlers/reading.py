@@ -41,7 +41,7 @@ from wattmesh.controller.status.status import (
 )
 from wattmesh.controller.views import StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater
-from wattmesh.reconfig.wire import SWITCH_ID_KEY, Spent
+from wattmesh.reconfig.wire.messages import SWITCH_ID_KEY, Spent
 from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.readings import flags_of
 

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from wattmesh.reconfig.link import cut_socket
+from wattmesh.reconfig.wire.link import cut_socket
 from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 
 MOST = 256

@@ -12,7 +12,7 @@ from wattmesh.policies.switch_time import SwitchKind, SwitchRecord
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue
 from wattmesh.reconfig.switch import AT_PACE, SwitchState
 from wattmesh.reconfig.switch_spend import seconds_in, spend_of
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 MOST_SWITCHES = 50
 """Switches of a run that count, as in the daemon's journal."""

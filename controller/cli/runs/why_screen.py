@@ -18,7 +18,7 @@ from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, WARN, styled
 from wattmesh.controller.marks import marked
 from wattmesh.reconfig.catalogue import PAUSED
 from wattmesh.reconfig.switch import how_equal
-from wattmesh.reconfig.wire import SWITCH_ID_KEY, SwitchMode
+from wattmesh.reconfig.wire.messages import SWITCH_ID_KEY, SwitchMode
 
 CONFIRMED = "confirmed"
 OPEN_STYLE = STRONG

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.reconfig.wire import Message, field_types, read_value
+from wattmesh.reconfig.wire.messages import Message, field_types, read_value
 from wattmesh.telemetry.desired import HIGHEST_CLOCK_MHZ, Applied
 
 CHECKED = "checked"

@@ -27,7 +27,7 @@ from wattmesh.controller.journal.runs.stays import OURS, RESTART
 from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater
 from wattmesh.policies.best_single import best_single
 from wattmesh.reconfig.catalogue import Catalogue
-from wattmesh.reconfig.wire import Register
+from wattmesh.reconfig.wire.messages import Register
 
 _HELD = select(RUNS).where(RUNS.c.run == bindparam("which")).with_for_update()
 _CHANGE = update(RUNS).where(RUNS.c.run == bindparam("which"))

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from wattmesh.controller.journal.database.values import to_text, to_us
-from wattmesh.reconfig.wire import Register
+from wattmesh.reconfig.wire.messages import Register
 
 
 def first_mark(message: Register, now: datetime) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Self
 from sqlalchemy import Row
 
 from wattmesh.controller.journal.database.values import from_us
-from wattmesh.reconfig.wire import Heartbeat, Progress, Register, Transition
+from wattmesh.reconfig.wire.messages import Heartbeat, Progress, Register, Transition
 
 LIVE_S = 30.0
 """Seconds without a heartbeat after which a launch is lost, where its hook sends heartbeats. Long

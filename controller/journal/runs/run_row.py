@@ -14,7 +14,7 @@ from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED, RESIZES
+from wattmesh.reconfig.wire.messages import GPUS_UNKNOWN, OBSERVED, RESIZES
 
 DONE = "done"
 

@@ -68,7 +68,7 @@ from wattmesh.controller.journal.runs.stays import SUSPENDED, note_stays
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.reconfig.ranges import clean
-from wattmesh.reconfig.wire import OBSERVED, Finish, Progress, Register, Registered
+from wattmesh.reconfig.wire.messages import OBSERVED, Finish, Progress, Register, Registered
 
 __all__ = [
     "EXPIRED",

@@ -14,7 +14,7 @@ from wattmesh.controller.journal.database.tables import INCARNATIONS, RUNS
 from wattmesh.controller.journal.database.values import from_us, to_us
 from wattmesh.controller.journal.runs.liveness import Liveness, Sign
 from wattmesh.controller.journal.runs.run_store import speaking
-from wattmesh.reconfig.wire import Heartbeat, Transition
+from wattmesh.reconfig.wire.messages import Heartbeat, Transition
 
 _ONE = select(RUNS).where(RUNS.c.run == bindparam("which"))
 _LIVED = (

@@ -18,7 +18,7 @@ from wattmesh.controller.journal.runs.frozen_catalogue import from_text
 from wattmesh.controller.journal.runs.stays import RESTART
 from wattmesh.reconfig.catalogue import PAUSED, Release
 from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.reconfig.wire import RESIZES, Finish, SwitchMode
+from wattmesh.reconfig.wire.messages import RESIZES, Finish, SwitchMode
 
 LONGEST = timedelta(days=31)
 """The longest sleep that is believed; a run that names a later time is lost after this."""

@@ -30,7 +30,7 @@ from wattmesh.controller.journal.runs.run_store import speaker
 from wattmesh.controller.journal.runs.stays import note_stays
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import AT_PACE, FINAL, REFUSED, SwitchState, advance, position
-from wattmesh.reconfig.wire import Order, SwitchMode, Transition
+from wattmesh.reconfig.wire.messages import Order, SwitchMode, Transition
 
 UG = 1_000_000
 

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from wattmesh.integrations.pytorch.experts.router import ALIKE, LEAST_RANGE, unusable
-from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores
 from wattmesh.reconfig.launch import group as ranks
 from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.wire.experts import STALE_S, ExpertCostScores
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Finish, Message, Progress, Transition
+from wattmesh.reconfig.wire.messages import Finish, Message, Progress, Transition
 
 VARIABLE = "WATTMESH_ATTACH_CHECK"
 """Environment variable: the folder of the check that a script runs under."""

@@ -24,8 +24,8 @@ from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.itinerary import EPOCH, Itinerary
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import URL_VARIABLE
-from wattmesh.reconfig.wire import Finish, Orders, Progress, Transition
+from wattmesh.reconfig.wire.link import URL_VARIABLE
+from wattmesh.reconfig.wire.messages import Finish, Orders, Progress, Transition
 
 MOST_STEPS = 5
 """Default limit of steps in each layout: errors of a layout show up in its first steps."""

@@ -31,9 +31,9 @@ from wattmesh.reconfig.launch.launch_phase import LaunchPhase
 from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
 from wattmesh.reconfig.launch.launched import scheduler_key
 from wattmesh.reconfig.launch.peers import RankProcess
-from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import RESIZES, SUSPENDS, SWITCH_ID_KEY, Register, Transition
+from wattmesh.reconfig.wire.link import DaemonLink
+from wattmesh.reconfig.wire.messages import RESIZES, SUSPENDS, SWITCH_ID_KEY, Register, Transition
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote, HoldAnswer, HoldRequest
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.launch_store import POLL_S
-from wattmesh.reconfig.wire import Order
+from wattmesh.reconfig.wire.messages import Order
 
 
 def bounded(order: Order, now: datetime) -> Order:

@@ -19,7 +19,7 @@ from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.launch.peers import boot_id
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import read_placement
+from wattmesh.reconfig.wire.messages import read_placement
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from wattmesh.reconfig import placement
 from wattmesh.reconfig.launch.generation import Generation, SwitchNote
 from wattmesh.reconfig.switch import how_equal
-from wattmesh.reconfig.wire import Order
+from wattmesh.reconfig.wire.messages import Order
 
 TAKEN_BACK = "not switched from "
 """How the line of a switch that was taken back begins."""

@@ -14,7 +14,7 @@ from wattmesh import durable
 from wattmesh.errors import InputInvalid, Refused
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
-from wattmesh.reconfig.wire import Message
+from wattmesh.reconfig.wire.messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

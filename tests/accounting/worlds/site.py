@@ -29,7 +29,7 @@ from wattmesh.reconfig.catalogue import (
 )
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish, Order, Progress, Register, Transition
+from wattmesh.reconfig.wire.messages import Finish, Order, Progress, Register, Transition
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality

@@ -31,7 +31,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.loop_facts import Signals
 from wattmesh.controller.settings.read import load
 from wattmesh.controller.views import as_json
-from wattmesh.reconfig.wire import Finish
+from wattmesh.reconfig.wire.messages import Finish
 
 NOVEMBER = month_named("2024-11", ZONE)
 """Over, whenever the tests are run."""

@@ -25,7 +25,7 @@ from tests.daemon.waiting import wait_for
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.catalogue import PAUSED
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import RESIZES, SUSPENDS, Finish, Order, Orders, SwitchMode
+from wattmesh.reconfig.wire.messages import RESIZES, SUSPENDS, Finish, Order, Orders, SwitchMode
 
 PATIENCE_S = 180.0
 CATALOGUE = messages.CATALOGUE.replace('"parked"', '"released"').replace(

@@ -44,7 +44,7 @@ from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.settings.read import Settings
 from wattmesh.errors import FixInput
 from wattmesh.reconfig.catalogue import SwitchCost
-from wattmesh.reconfig.wire import Register
+from wattmesh.reconfig.wire.messages import Register
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.energy.ledger import EnergyRow
 from wattmesh.telemetry.readings import Quality

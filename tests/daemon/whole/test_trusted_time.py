@@ -30,7 +30,7 @@ from wattmesh.controller.process.trusted_time import HOLD_S, MARK_S, TrustedTime
 from wattmesh.controller.process.wall_clock import ClockRecord
 from wattmesh.controller.settings.read import parse
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Transition
+from wattmesh.reconfig.wire.messages import Transition
 
 DAY_S = 86_400.0
 TIME_ERROR = 5

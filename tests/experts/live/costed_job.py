@@ -15,11 +15,11 @@ from wattmesh.integrations.pytorch.experts.costs import hand_to
 from wattmesh.integrations.pytorch.experts.paired_probe import paired_probe
 from wattmesh.integrations.pytorch.experts.router import EnergyRouter
 from wattmesh.reconfig.client import cost_client
-from wattmesh.reconfig.expert_wire import ExpertCostScores
 from wattmesh.reconfig.hook.session import Session, attach
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.wire.experts import ExpertCostScores
 
 WIDTH, EXPERTS, STEPS, EVERY = 8, 5, 12, 3
 GPUS = ("GPU-a", "GPU-b")

@@ -11,7 +11,7 @@ from tests.experts.live.agree_job import HOLDERS
 from tests.hook.harness import Zygote
 from wattmesh.integrations.pytorch.experts.costs import costs_of, of_experts
 from wattmesh.integrations.pytorch.experts.router import unusable
-from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores
+from wattmesh.reconfig.wire.experts import STALE_S, ExpertCostScores
 
 ANSWER: dict[str, Any] = {
     "run": "r",

@@ -34,7 +34,7 @@ from wattmesh.policies.experts.published import PublishedScores, Telling
 from wattmesh.policies.experts.quality import PairedEvidence, judged
 from wattmesh.policies.experts.scores import GpuTime
 from wattmesh.policies.experts.strength import StrengthStep
-from wattmesh.reconfig.expert_wire import ExpertTokenReport
+from wattmesh.reconfig.wire.experts import ExpertTokenReport
 from wattmesh.telemetry.fake_nvml.control import FakeNvml
 
 __all__ = ["open_folder", "served", "settings"]

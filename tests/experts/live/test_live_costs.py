@@ -20,8 +20,8 @@ from wattmesh.controller.loop_facts import NewestSample
 from wattmesh.errors import JournalUnavailable
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.experts.costs import OfflineSweep
-from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.wire.experts import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline
 from wattmesh.telemetry.energy.sampler import Sample

@@ -19,7 +19,6 @@ from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.expert_costs.strength import StrengthLoop
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.policies.experts.strength import StrengthLimits, StrengthStep
-from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.reconfig.hook.expert_costs import (
     KEY,
     RankExpertCosts,
@@ -29,6 +28,7 @@ from wattmesh.reconfig.hook.expert_costs import (
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.wire.experts import STALE_S, ExpertCostScores, ExpertTokenReport
 
 __all__ = ["socket_path"]
 

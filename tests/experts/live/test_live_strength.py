@@ -17,8 +17,8 @@ from wattmesh.controller.expert_costs import steering
 from wattmesh.controller.expert_costs.strength import price_of
 from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import CarbonView, Mode
-from wattmesh.reconfig.expert_wire import MOST_PAIRS, ExpertCostScores, LossPair
 from wattmesh.reconfig.hook.agreed_costs import AgreedCosts
+from wattmesh.reconfig.wire.experts import MOST_PAIRS, ExpertCostScores, LossPair
 
 __all__ = ["open_folder", "served", "settings"]
 

@@ -16,11 +16,11 @@ from tests.hook.harness import Zygote
 from tests.hook.unix_http import called
 from wattmesh.controller.expert_costs import strength as loops
 from wattmesh.reconfig.client.cost_client import COSTS_KEY, TOKENS_KEY
-from wattmesh.reconfig.expert_wire import MOST_PAIRS, ExpertTokenReport, LossPair
 from wattmesh.reconfig.hook.expert_costs import RankExpertCosts
 from wattmesh.reconfig.hook.loss_pairs import MOST_GAP, gap_of_ranks, waiting
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.wire.experts import MOST_PAIRS, ExpertTokenReport, LossPair
 
 __all__ = ["open_folder", "served", "settings", "socket_path"]
 

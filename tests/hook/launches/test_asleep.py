@@ -15,7 +15,7 @@ from tests.hook.harness import Run, Zygote, worst_difference
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 

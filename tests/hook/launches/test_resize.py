@@ -18,7 +18,7 @@ from wattmesh.reconfig.launcher.supervisor import EXIT_STOPPED
 from wattmesh.reconfig.launcher.way_back import way_back
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 

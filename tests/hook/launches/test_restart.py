@@ -17,7 +17,7 @@ from tests.hook.tiny import Fault
 from wattmesh.reconfig.launcher.supervisor import EXIT_STOPPED, Supervisor
 from wattmesh.reconfig.launcher.torch_agent import end_all_with
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire.messages import SwitchMode
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 

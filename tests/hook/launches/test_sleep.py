@@ -19,7 +19,7 @@ from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunc
 from wattmesh.reconfig.launcher.own_clock import OwnClock
 from wattmesh.reconfig.launcher.supervisor import EXIT_REFUSED, EXIT_STOPPED
 from wattmesh.reconfig.switch import REFUSED, SwitchState
-from wattmesh.reconfig.wire import SUSPENDS, Order, SwitchMode
+from wattmesh.reconfig.wire.messages import SUSPENDS, Order, SwitchMode
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 

@@ -17,9 +17,9 @@ from wattmesh.reconfig.client import daemon_client
 from wattmesh.reconfig.client.daemon_client import DaemonClient
 from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import DaemonLink, EndOfCalls
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish, Progress, Register, Transition
+from wattmesh.reconfig.wire.link import DaemonLink, EndOfCalls
+from wattmesh.reconfig.wire.messages import Finish, Progress, Register, Transition
 
 RUN = "6d1c9d0e-0000-4000-8000-000000000001"
 

@@ -13,7 +13,7 @@ from tests.hook.switches.test_switch import GOOD
 from wattmesh.reconfig.fingerprint import COMPUTES_WITH
 from wattmesh.reconfig.gpus.allocated_gpus import UNKNOWN
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import GPUS_UNKNOWN, Transition
+from wattmesh.reconfig.wire.messages import GPUS_UNKNOWN, Transition
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 MISDEEDS = (

@@ -14,9 +14,9 @@ from tests.hook.reporting.test_daemon_client import PROGRESS, RUN, STEP, client
 from wattmesh.reconfig.client.heartbeat import MOST_OFTEN_S, MOST_RARELY_S, Heartbeats
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.launch_phase import run_phase
-from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import HEARTBEAT_S, RunPhase
+from wattmesh.reconfig.wire.link import DaemonLink
+from wattmesh.reconfig.wire.messages import HEARTBEAT_S, RunPhase
 
 OFTEN_S = 0.25
 

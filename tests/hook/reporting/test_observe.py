@@ -26,8 +26,8 @@ from wattmesh.reconfig.hook import observed
 from wattmesh.reconfig.hook.observed import ObservedRun, PerStep
 from wattmesh.reconfig.launch.launched import LaunchedProcess
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import DaemonLink
-from wattmesh.reconfig.wire import Spent
+from wattmesh.reconfig.wire.link import DaemonLink
+from wattmesh.reconfig.wire.messages import Spent
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
 TRACE = (

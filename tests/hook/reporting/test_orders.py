@@ -10,7 +10,7 @@ from wattmesh.reconfig.client.orders import OrderAnswer, OrderContext, judge
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Order, Orders, SwitchMode
+from wattmesh.reconfig.wire.messages import Order, Orders, SwitchMode
 
 HERE = OrderContext(
     run="r",

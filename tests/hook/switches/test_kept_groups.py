@@ -12,7 +12,7 @@ from tests.hook.tiny import Fault
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.switch_spend import spend_of
-from wattmesh.reconfig.wire import Transition
+from wattmesh.reconfig.wire.messages import Transition
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.placement import Placement
-from wattmesh.reconfig.wire import Message
+from wattmesh.reconfig.wire.messages import Message
 
 STALE_S = 900.0
 """Costs move with clocks and temperature; older ones are of another machine."""
