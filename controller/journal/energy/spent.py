@@ -56,7 +56,7 @@ class SpentSlots:
         with self._database.reading() as connection:
             kept = self._old(connection, run, start_us, (end_us - RECENT_US) // DAY_US * DAY_US)
             newest = self._slots(connection, max(kept.end_us, start_us), end_us, run)
-            days = _asked(connection, _ALL_DAYS, _DAYS, (start_us, end_us, run)).all()
+            days = _sums_between(connection, _ALL_DAYS, _DAYS, (start_us, end_us, run)).all()
         slots = [each for each in _each(kept.slots) if each[0] >= start_us]
         slots += [*_each(newest), *map(self._numbers, days)]
         found: dict[str, list[Spending]] = {}
@@ -91,7 +91,7 @@ class SpentSlots:
         """Read slots that begin in [start, end)."""
         found = array("q")
         if start_us < end_us:
-            for row in _asked(connection, _ALL_SLOTS, _SLOTS, (start_us, end_us, run)):
+            for row in _sums_between(connection, _ALL_SLOTS, _SLOTS, (start_us, end_us, run)):
                 found.extend(self._numbers(row))
         return found
 
@@ -158,14 +158,14 @@ _SLOTS = _ALL_SLOTS.where(EMISSIONS.c.run == bindparam("of"))
 _DAYS = _ALL_DAYS.where(ROLLUPS.c.run == bindparam("of"))
 
 
-def _asked(
+def _sums_between(
     connection: Connection,
     of_all: Select[Any],
     of_one: Select[Any],
-    asked: tuple[int, int, str | None],
+    span: tuple[int, int, str | None],
 ) -> CursorResult[Any]:
-    """Ask for what begins in [start, end), of one run or of all (None)."""
-    start_us, end_us, run = asked
+    """Read the sums of what begins in [start, end), of one run or of all (None): the span."""
+    start_us, end_us, run = span
     values = {"start": start_us, "last": end_us - 1}
     if run is None:
         return connection.execute(of_all, values)
