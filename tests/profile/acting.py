@@ -119,7 +119,7 @@ class Actor:
         )
 
     def _train(self) -> None:
-        act, name = self.act, str(self.layout)
+        act, name = self.act, str(self.layout).partition(",")[0]
         began_s = time.monotonic()
         time.sleep(act.step_s[name])
         self.step, self.here = self.step + 1, self.here + 1
@@ -139,7 +139,7 @@ class Actor:
                 step=self.step,
                 tokens=self.tokens,
                 loss=self.act.loss,
-                layout=name,
+                layout=str(self.layout),
                 gpus=self.layout.world_size,
                 monotonic_s=now_s,
                 elapsed_s=now_s - began_s,
