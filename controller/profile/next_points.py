@@ -174,7 +174,7 @@ def _question(
         "tokens": search.tokens or job.tokens_total,
         "processors": job.power.kind is PowerKind.RAPL,
         "has_node": known is not None and known.scope == PowerScope.NODE,
-        "layouts": sorted({str(each.layout) for each in job.points if each.clock_mhz is None}),
+        "layouts": sorted({each.layout.degrees for each in job.points if each.clock_mhz is None}),
         "measured": [
             {
                 "id": each.id,
@@ -227,8 +227,6 @@ def _proposed(job: ProfileJob, said: dict[str, Any], number: int, most: int) -> 
     name = next(each for at in range(number, 10_000) if (each := f"S{at}") not in taken)
     layout, clock_mhz = Layout.from_dict(said["layout"]), said["clock_mhz"]
     parts = [str(layout)]
-    parts += [f"micro batch {layout.micro_batch}"] if layout.micro_batch else []
-    parts += ["recompute"] if layout.recompute else []
     parts += [f"{clock_mhz} MHz"] if clock_mhz is not None else []
     predicted = (
         f"search {number}/{most}: {name} ({', '.join(parts)}) is next: predicted "

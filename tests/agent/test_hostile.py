@@ -45,22 +45,22 @@ def test_the_door_as_it_was_let_them_in() -> None:
 
 def test_an_answer_of_the_controller_is_taken_whole_or_not(tmp_path: Path) -> None:
     """As much as is ever answered is taken, and not one byte more; and not a part of one."""
-    answers = (bytes(LONGEST_ANSWER), bytes(LONGEST_ANSWER + 1), b"{}")
+    whole, endless = bytes(LONGEST_ANSWER), bytes(LONGEST_ANSWER + 1)
+    answers = (b"\r\n" + whole, b"\r\n" + endless, b"Content-Length: 9\r\n\r\n{}")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "c.sock"))
         listener.listen()
 
         def answer() -> None:
-            for number, body in enumerate(answers):
+            for answered in answers:
                 client, _ = listener.accept()
-                length = b"Content-Length: 9\r\n" if number == 2 else b""
                 with client, suppress(OSError):
                     client.recv(4096)
-                    client.sendall(b"HTTP/1.1 200 OK\r\n" + length + b"\r\n" + body)
+                    client.sendall(b"HTTP/1.1 200 OK\r\n" + answered)
 
         threading.Thread(target=answer, daemon=True).start()
         link = ControllerLink(f"unix://{tmp_path}/c.sock")
-        assert link.call("GET", "/", limit_s=60.0).content == answers[0]
+        assert link.call("GET", "/", limit_s=60.0).content == whole
         for words in ("an endless answer", "IncompleteRead"):
             with pytest.raises(SourceUnavailable, match=words):
                 link.call("GET", "/", limit_s=60.0)

@@ -119,7 +119,7 @@ class Actor:
         )
 
     def _train(self) -> None:
-        act, name = self.act, str(self.layout).partition(",")[0]
+        act, name = self.act, self._degrees()
         began_s = time.monotonic()
         time.sleep(act.step_s[name])
         self.step, self.here = self.step + 1, self.here + 1
@@ -128,11 +128,11 @@ class Actor:
             self.gpus[0].reset_counter()
         self._count_host(act.watts[name])
         if act.never != "report":
-            self._report(name, began_s)
+            self._report(began_s)
         if self.here == act.after:
             self._fail(act.fails.get(name, ""))
 
-    def _report(self, name: str, began_s: float) -> None:
+    def _report(self, began_s: float) -> None:
         now_s = time.monotonic()
         self.log.append(
             StepRow(
@@ -196,7 +196,7 @@ class Actor:
             return False
         self.layout, self.here = order.layout, 0
         self._draw()
-        refused = self.act.fails.get(str(self.layout)) == "refuse"
+        refused = self.act.fails.get(self._degrees()) == "refuse"
         if refused:
             self.layout = LAYOUTS[self.act.layout]
         self.post(
@@ -226,7 +226,11 @@ class Actor:
             gpu.draw(self._watts() if used and not self.act.idle else PARKED_W)
 
     def _watts(self) -> float:
-        return self.act.watts[str(self.layout)]
+        return self.act.watts[self._degrees()]
+
+    def _degrees(self) -> str:
+        """Name its layout as `Act` does: by its degrees alone."""
+        return str(self.layout).partition(",")[0]
 
     def _count_host(self, power_w: float) -> None:
         """Advance the host's counter to now."""

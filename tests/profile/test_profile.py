@@ -98,7 +98,7 @@ def test_a_job_is_measured_and_nothing_is_proven_by_that(
     assert small.probe.moved <= small.probe.allowed == pytest.approx(4e-6)
     assert found.catalogue.switch.source == "measured"
     assert found.catalogue.switch.layout_s > 0
-    assert any(words.startswith("B (1 rank") and "trains" in words for words in told)
+    assert any("B (1 rank, micro_batch=4) trains" in words for words in told)
 
 
 def test_layouts_whose_losses_equal_the_reference_are_proven(proven: Profile) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.carbon import asking as without_pauses
 from tests.carbon.asking import asked
 from tests.carbon.providers.one_answer import answering
 from tests.daemon.waiting import wait_for
@@ -22,7 +23,7 @@ from wattmesh.telemetry.readings import Quality
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
-PATIENT = RetryPolicy(connect_s=300, read_s=300, try_s=600, pause_s=0.01)
+PATIENT = replace(without_pauses.PATIENT, pause_s=0.01)
 HURRIED = RetryPolicy(connect_s=0.5, read_s=0.3, try_s=0.5, pause_s=0.01)
 """Ends a server that says nothing soon; of a busy machine it may end any."""
 
