@@ -207,10 +207,11 @@ def tokens_each(rows: Sequence[StepRow]) -> int | None:
     return int(each) if not found and each > 0 and each == int(each) else None
 
 
-class _LogGrowth:
+class LogGrowth:
     """Whether the log of steps grows while the job reports some: on a full disk it does not."""
 
     def __init__(self, path: Path) -> None:
+        """Watch `path`, from now on."""
         self._path = path
         self._bytes, self._step, self._since_s = -1, 0, time.monotonic()
 
@@ -226,11 +227,13 @@ class _LogGrowth:
         if grown != self._bytes or step <= self._step:
             self._bytes, self._since_s = grown, now_s
             self._step = max(step, self._step)
-        if now_s - self._since_s <= job.silence_limit_s:
+        # To the last step that was heard: a job that hangs wrote its last line a moment before.
+        silent_s = walk.heard_s - self._since_s
+        if silent_s <= job.silence_limit_s:
             return None
         return Trouble.SILENT, (
             f"the job reports steps{_where(walk)}, and its log {self._path} has not grown for "
-            f"{now_s - self._since_s:.0f} s, so it was ended: its disk is full, or its folder gone."
+            f"{silent_s:.0f} s, so it was ended: its disk is full, or its folder gone."
         )
 
 
@@ -243,7 +246,7 @@ def _followed(
 ) -> tuple[Trouble, str] | None:
     """Follow a launch to its end; return what went wrong."""
     asked_s: float | None = None
-    written = _LogGrowth(place.steps)
+    written = LogGrowth(place.steps)
     while (status := child.ended()) is None:
         now_s = time.monotonic()
         if asked_s is None and (follow(child.pid) or walk.over):

@@ -7,22 +7,27 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.builders import messages
 from tests.profile.acting import PARKED_W, Act
 from wattmesh.controller.process.children import ChildFailed, wait_for
 from wattmesh.controller.profile.job import Candidate, JobPower, PowerKind, ProfileJob
+from wattmesh.controller.profile.launch import LogGrowth
 from wattmesh.controller.profile.measured import catalogue_of, with_proofs
 from wattmesh.controller.profile.profile import Profile, profile
 from wattmesh.controller.profile.results import PROGRESS, load
+from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue, Evidence, PowerScope, Release
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.wire.messages import Progress
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -194,6 +199,26 @@ def test_a_point_that_hangs_is_ended(tmp_path: Path) -> None:
     found = profiled(tmp_path / "p", replace(ACT, fails={"1 rank": "hang"}), job)
     assert "the job hung at B (1 rank) after step" in found.progress.refused["B"]
     assert "silence_limit_s" in found.progress.refused["B"]
+
+
+def test_the_last_step_of_a_hung_job_is_not_missed_in_its_log(tmp_path: Path) -> None:
+    """It is heard a moment after its line was seen, and then no step and no line comes."""
+    log, job = tmp_path / "steps.jsonl", replace(JOB, silence_limit_s=5.0)
+    walk = ProfileWalk([A, B], lambda _: None)
+    growth, began_s = LogGrowth(log), time.monotonic()
+
+    def stalled(step: int, after_s: float) -> bool:
+        """Whether it says so `after_s`, when `step` was just heard, or was heard before."""
+        if walk.newest is None or step > walk.newest.step:
+            walk.newest = Progress.from_json(messages.progress(step=step))
+            walk.heard_s = began_s + after_s
+        return growth.stalled(job, walk, began_s + after_s) is not None
+
+    log.write_text("1\n")
+    assert not stalled(1, 0.0)
+    assert not stalled(2, 0.1)
+    assert not stalled(2, 60.0)
+    assert stalled(3, 60.1)
 
 
 def test_a_job_that_takes_no_order_is_ended(tmp_path: Path) -> None:
