@@ -31,10 +31,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from benchmarks.report import Goal, Report, run
-from wattmesh.reconfig.checkpoint import direct, staged
+from wattmesh.reconfig.checkpoint import direct
 from wattmesh.reconfig.checkpoint.dcp_storage.merge import index_of
 from wattmesh.reconfig.checkpoint.digest import combine, pieces_of
-from wattmesh.reconfig.checkpoint.early_rebuild import free_memory
+from wattmesh.reconfig.checkpoint.in_memory import host_memory, staged
+from wattmesh.reconfig.checkpoint.in_memory.early_rebuild import free_memory
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import HostMemory
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.state.boxes import LocalBox
 from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile, Manifest, seal
@@ -58,7 +60,7 @@ class Rank:
         """Hold nothing yet."""
         self.rank = rank
         self.folder = folder
-        self.memory = staged.HostMemory()
+        self.memory = HostMemory()
         self.parts: dict[str, list[float]] = {}
 
     @contextmanager
@@ -109,14 +111,14 @@ class Rank:
         pieces = direct.pieces_of(held, held)
         if not self.memory.reserve(staged.nbytes_of(pieces)):
             raise RuntimeError(self.memory.refused)
-        every = group.gather(staged.write(self.memory.area, self.rank, pieces))
+        every = group.gather(staged.write(self.memory, self.rank, pieces))
         if self.rank == 0:
             folder.mkdir()
             index = index_of([direct.part_of(*each) for each in enumerate(every)], HOOK, Declared())
             data = {name: DataFile(**f) for told in every for name, f in told["files"].items()}
             about = Manifest(kind=CheckpointKind.PHYSICAL, data=data)
             seal(folder, about, index, {"header": {}}, sync=False)
-            staged.note(folder, every)
+            host_memory.note(folder, every, sync=False)
         dist.barrier()
 
 

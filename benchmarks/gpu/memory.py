@@ -27,8 +27,8 @@ from wattmesh.reconfig.checkpoint.dcp_storage.files import FILE_BYTES, TensorPie
 from wattmesh.reconfig.checkpoint.digest import sum_on_device
 from wattmesh.reconfig.checkpoint.digest_host import Summer
 from wattmesh.reconfig.checkpoint.digest_rows import RowSummer
-from wattmesh.reconfig.checkpoint.shared_memory import StagingArea
-from wattmesh.reconfig.checkpoint.staged import PIECE_BYTES, nbytes_of, write
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import HostMemory
+from wattmesh.reconfig.checkpoint.in_memory.staged import PIECE_BYTES, nbytes_of, write
 from wattmesh.reconfig.state import copiers
 from wattmesh.reconfig.state.boxes import LocalBox, box_of
 from wattmesh.reconfig.state.memory import BLOCK, Staging, as_array, dtype_name
@@ -205,9 +205,9 @@ def pieces_of(tensor: torch.Tensor, limit: int) -> list[TensorPiece]:
 
 def in_shared_memory(bench: Bench, limit: float) -> dict[str, Any]:
     """One row: the staged copy of a switch, hashed on the way, into pages that are there."""
-    pieces, area = pieces_of(bench.tensor, PIECE_BYTES), StagingArea()
-    area.reserve(nbytes_of(pieces))
-    speed = bench.gb_per_s(partial(write, area, 0, pieces))
+    pieces, memory = pieces_of(bench.tensor, PIECE_BYTES), HostMemory()
+    memory.area.reserve(nbytes_of(pieces))
+    speed = bench.gb_per_s(partial(write, memory, 0, pieces))
     threads = copiers.count(bench.nbytes)
     what = f"the staged copy of a switch, hashed, {threads} threads"
     return bench.row(what, speed, TO_HOST, limit)

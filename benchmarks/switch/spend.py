@@ -30,7 +30,7 @@ from benchmarks.switch.job import JobOptions, state_bytes
 from benchmarks.switch.launching import Launched, switch_job, workplace
 from wattmesh.policies.switch_model import PHASES, MeasuredSpend, SwitchShape, fit, seconds_of
 from wattmesh.reconfig.catalogue import SwitchSpend
-from wattmesh.reconfig.checkpoint.early_rebuild import free_memory
+from wattmesh.reconfig.checkpoint.in_memory.early_rebuild import free_memory
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch_spend import spend_of
 

@@ -10,12 +10,12 @@ attempt exists; a tensor of another dtype or shape than the saved one is never l
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,12 +28,13 @@ from wattmesh.errors import (
     WattmeshError,
 )
 from wattmesh.reconfig.checkpoint import damage, direct, extra_state
-from wattmesh.reconfig.checkpoint import staged as staged_copy
-from wattmesh.reconfig.checkpoint.dcp_storage.files import FILE_BYTES
+from wattmesh.reconfig.checkpoint.dcp_storage.files import FILE_BYTES, TensorPiece
 from wattmesh.reconfig.checkpoint.dcp_storage.merge import index_of
 from wattmesh.reconfig.checkpoint.digest import Values
 from wattmesh.reconfig.checkpoint.header import Header, header_in
-from wattmesh.reconfig.checkpoint.staged import NO_MEMORY, HostMemory
+from wattmesh.reconfig.checkpoint.in_memory import across_hosts, host_memory
+from wattmesh.reconfig.checkpoint.in_memory import staged as staged_copy
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import NO_MEMORY, HostMemory, MappedFiles
 from wattmesh.reconfig.launch import group, in_step
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
@@ -48,6 +49,7 @@ from wattmesh.reconfig.universal.folder import (
     DataFile,
     Manifest,
     open_checkpoint,
+    open_sealed,
     seal,
 )
 from wattmesh.reconfig.universal.index.declared import Declared
@@ -56,6 +58,8 @@ from wattmesh.reconfig.universal.index.names import HOOK
 from wattmesh.reconfig.universal.prune import drop
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PATIENT = in_step.Disk(None)
 
@@ -76,11 +80,14 @@ def find_damage(path: Path, memory: HostMemory = NO_MEMORY) -> str:
     problem = ""
     try:
         checkpoint, mapped = staged_copy.opened(path), memory.files(path)
-        mine = {"share": dist.get_rank(), "shares": dist.get_world_size()}
+        rank, ranks = dist.get_rank(), dist.get_world_size()
         if mapped is None:
-            damage.check(checkpoint, **mine)
+            damage.check(checkpoint, share=rank, shares=ranks)
         else:
-            staged_copy.damage(checkpoint, mapped, **mine)
+            share, shares = memory.share_of_host(rank)
+            staged_copy.damage(checkpoint, mapped, share=share, shares=shares)
+            beside = _in_folder(checkpoint, mapped)
+            damage.check(checkpoint, only=beside, share=rank, shares=ranks)
     except CheckpointDamaged as error:
         problem = str(error)
     return next((each for each in group.gather(problem) if each), "")
@@ -126,10 +133,11 @@ def save(
         state: has the extra state.
         header: the checkpoint's header.
         fence: raises Fenced when a newer attempt exists; called on the leader before publishing.
-        staged: do not fsync or publish it; `settle` does that later. Until then only ranks of this
-            host can load it.
+        staged: do not publish it; `settle` does that later. In files it is not fsynced either, so
+            that until then only ranks of this host can load it.
         memory: where a staged checkpoint keeps its data; None for files. Where it has no room,
-            files are written too, and `memory.refused` says why.
+            files are written too, and `memory.refused` says why; those of several hosts are
+            fsynced.
         disk: limits the time of its calls.
 
     Returns:
@@ -155,8 +163,9 @@ def save(
             limit = FILE_BYTES if memory is None else staged_copy.PIECE_BYTES
             pieces = direct.pieces_of(held, share, limit)
             if memory is not None and memory.reserve(staged_copy.nbytes_of(pieces)):
-                return disk.do(partial(staged_copy.write, memory.area, rank, pieces))
-            return disk.do(partial(direct.write, staging, rank, pieces, durable=not staged))
+                return disk.do(partial(_stage, staging, memory, rank, pieces, inside))
+            durable = not staged or (memory is not None and memory.spans_hosts)
+            return disk.do(partial(direct.write, staging, rank, pieces, durable=durable))
 
         parts = in_step.together(own)
         share = direct.own_share(held)
@@ -165,8 +174,9 @@ def save(
         def finish() -> None:
             trainer = extra_state.together(header.to_json(), parts, facts_of(state))
             index = index_of([direct.part_of(*each) for each in enumerate(every)], HOOK, Declared())
-            _seal(staging, header, every, index, trainer, sync=not staged)
-            staged_copy.note(staging, every)
+            sync = not staged or (memory is not None and memory.spans_hosts)
+            _seal(staging, header, every, index, trainer, sync=sync)
+            host_memory.note(staging, every, sync=sync)
             if not staged:
                 publish(folder, staging, step=header.step, attempt=header.attempt, fence=fence)
 
@@ -187,24 +197,53 @@ def settle(
     step: int,
     attempt: int,
     fence: Callable[[], None],
+    await_hosts: Callable[[], None] = lambda: None,
 ) -> None:
     """Make a staged checkpoint durable and publish it. Not a collective call.
 
     One in shared memory is written to the disk, and every byte is read back and compared with the
     digests that were taken from the tensors, before it gets its name.
 
+    Args:
+        folder: the run's.
+        staging: the checkpoint's folder.
+        memory: of this rank.
+        step: of the checkpoint.
+        attempt: of the launch that wrote it.
+        fence: raises Fenced when a newer attempt exists.
+        await_hosts: returns when the other hosts have written what they hold (`settle_of_host`),
+            and raises OSError where one could not.
+
     Raises:
         OSError: the disk is full, or broken; it is not published.
         CheckpointDamaged: what the disk has is not what was in the tensors; it is not published.
         Fenced: a newer attempt exists; it is not published.
     """
-    mapped = memory.files(staging)
+    mapped = settle_of_host(staging, memory)
     if mapped is not None:
-        staged_copy.make_durable(staging, mapped)
-        damage.check(open_checkpoint(staging))
+        await_hosts()
+        (staging / host_memory.MEMORY).unlink()
+        damage.check(open_checkpoint(staging), only=_in_folder(open_sealed(staging), mapped))
     for path in sorted(staging.iterdir()):
         durable.fsync_file(path)
     publish(folder, staging, step=step, attempt=attempt, fence=fence)
+
+
+def settle_of_host(staging: Path, memory: HostMemory) -> MappedFiles | None:
+    """Write what the memory of this host has of a staged checkpoint to the disk, and compare it.
+
+    Returns:
+        The files; None where none is in memory.
+
+    Raises:
+        OSError: the disk is full, or broken.
+        CheckpointDamaged: what the disk has is not what was in the tensors.
+    """
+    mapped = memory.files(staging)
+    if mapped is not None:
+        staged_copy.make_durable(staging, mapped)
+        damage.check(open_sealed(staging), only={name for name, _ in mapped.items()})
+    return mapped
 
 
 def publish(
@@ -246,10 +285,18 @@ def load(
     """
     checkpoint = opened or open_on_all(path)
 
-    def fill() -> None:
+    staged: list[MappedFiles] = []
+
+    def read() -> str:
         _prepare(checkpoint, named, state)
         mapped = memory.files(checkpoint.folder)
         direct.read(checkpoint, named.boxes, mapped)
+        if mapped is not None:
+            staged.append(mapped)
+        return memory.here
+
+    def give() -> None:
+        mapped = staged[0] if staged else None
         value, trainer = direct.ValueDecoder(checkpoint, mapped), checkpoint.trainer
         for key in named.plain:
             named.plain[key] = value(_required_value(trainer, "values", key, path))
@@ -262,7 +309,10 @@ def load(
             per_data_rank.give_back(state.by_data_rank, trainer, shape, dist.get_rank(), value)
 
     header = header_in(checkpoint)
-    _on_all(fill)
+    memory.hosts = tuple(_on_all(read))
+    if staged and len(set(memory.hosts)) > 1:
+        across_hosts.fetch(checkpoint, named.boxes, staged[0], memory.hosts)
+    _on_all(give)
     return header
 
 
@@ -366,12 +416,47 @@ def _seal(
     seal(staging, manifest, index, trainer, sync=sync)
 
 
-def _on_all(act: Callable[[], None]) -> None:
-    """Run one rank's part of a load, and raise any rank's failure on all ranks."""
+def _stage(
+    staging: Path,
+    memory: HostMemory,
+    rank: int,
+    pieces: Sequence[TensorPiece],
+    inside: Collection[str],
+) -> dict[str, Any]:
+    """Stage a rank's pieces in memory; return the report to the leader.
+
+    Where other hosts read them, tensors `inside` of values are files: whoever decodes a value asks
+    for them one by one, and they are small.
+    """
+    if not memory.spans_hosts:
+        return staged_copy.write(memory, rank, pieces)
+    told = staged_copy.write(memory, rank, [each for each in pieces if each.fqn not in inside])
+    beside = [each for each in pieces if each.fqn in inside]
+    files = direct.write(staging, rank, beside, durable=True, first=len(told["files"]))
+    return {
+        **told,
+        "files": {**told["files"], **files["files"]},
+        "placed": [*told["placed"], *files["placed"]],
+    }
+
+
+def _in_folder(checkpoint: Checkpoint, mapped: MappedFiles) -> set[str]:
+    """Name the data files that are in the folder, and were never in memory."""
+    data = checkpoint.manifest.data
+    return {name for name in data if name not in mapped and name not in mapped.away}
+
+
+def _on_all(act: Callable[[], T]) -> list[T]:
+    """Run one rank's part of a load, and raise any rank's failure on all ranks.
+
+    Returns:
+        What each rank's part returned, in group order; it must be JSON.
+    """
     problem, kind = "", ""
     own: Exception | None = None
+    result: T | None = None
     try:
-        act()
+        result = act()
     except (CheckpointDamaged, InputInvalid) as error:
         problem, kind = str(error), type(error).__name__
     except OSError as error:
@@ -380,11 +465,12 @@ def _on_all(act: Callable[[], None]) -> None:
     except Exception as error:
         # A job's load_state_dict may raise anything; the other ranks wait in the gather below.
         own, problem = error, f"{type(error).__name__}: {error}"
-    every = group.gather([problem, kind])
+    every = group.gather([problem, kind, result])
     if own is not None:
         raise own
-    for rank, (told, told_kind) in enumerate(every):
+    for rank, (told, told_kind, _) in enumerate(every):
         if told_kind:
             raise InputInvalid(told) if told_kind == "InputInvalid" else CheckpointDamaged(told)
         if told:
             raise SwitchFailed(f"rank {rank} of the group could not load its part: {told}")
+    return [found for _, _, found in every]

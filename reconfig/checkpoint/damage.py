@@ -5,6 +5,8 @@ It stops at the first fault; `universal.verify` lists all of them.
 Invariant: the error names the damaged tensor and its file; nothing is changed.
 """
 
+from collections.abc import Collection
+
 import numpy as np
 
 from wattmesh.errors import CheckpointDamaged
@@ -13,8 +15,14 @@ from wattmesh.reconfig.universal.files.hashing import hash_segments
 from wattmesh.reconfig.universal.folder import Checkpoint, check_header
 
 
-def check(checkpoint: Checkpoint, *, share: int = 0, shares: int = 1) -> None:
-    """Read the data files and hash them, or one of several equal shares of them.
+def check(
+    checkpoint: Checkpoint,
+    *,
+    only: Collection[str] | None = None,
+    share: int = 0,
+    shares: int = 1,
+) -> None:
+    """Read the data files (of `only` these names) and hash them, or one of several equal shares.
 
     Raises: CheckpointDamaged: bytes differ from their digest, or have none; the message names the
     tensor.
@@ -26,10 +34,15 @@ def check(checkpoint: Checkpoint, *, share: int = 0, shares: int = 1) -> None:
             f"{where} has no digests, so nothing can tell whether it is whole; let `wattmesh "
             "checkpoint verify --record` hash it once."
         )
-    for name in sorted(checkpoint.manifest.data)[share::shares]:
+    names = sorted(name for name in checkpoint.manifest.data if only is None or name in only)
+    for name in names[share::shares]:
         if checkpoint.manifest.data[name].header_nbytes:
             check_header(checkpoint, name)
-    rows = np.arange(share, len(index.segments), shares)
+    rows = np.arange(len(index.segments))
+    if only is not None:
+        meant = [number for number, name in enumerate(index.files) if name in only]
+        rows = rows[np.isin(index.segments.file, meant)]
+    rows = rows[share::shares]
     part = index.segments.take(rows)
     found = hash_segments(checkpoint.folder, index.files, part)
     if found.unreadable:

@@ -28,7 +28,8 @@ from wattmesh.reconfig.checkpoint.dcp_storage.files import (
     write_files,
 )
 from wattmesh.reconfig.checkpoint.dcp_storage.parts import Part
-from wattmesh.reconfig.checkpoint.staged import PIECE_BYTES, MappedFiles, reader_of
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import MappedFiles
+from wattmesh.reconfig.checkpoint.in_memory.staged import PIECE_BYTES, reader_of
 from wattmesh.reconfig.launch.group import gather_bytes
 from wattmesh.reconfig.state import boxes, copiers, plain
 from wattmesh.reconfig.state.memory import (
@@ -88,14 +89,16 @@ def pieces_of(held: Boxes, share: Iterable[str], limit: int = FILE_BYTES) -> lis
 
 
 def write(
-    staging: Path, rank: int, pieces: Sequence[TensorPiece], *, durable: bool
+    staging: Path, rank: int, pieces: Sequence[TensorPiece], *, durable: bool, first: int = 0
 ) -> dict[str, Any]:
     """Write a rank's pieces into `staging`; return the report to the leader, as JSON.
+
+    `first`: number of its first file.
 
     Raises:
         OSError: the disk is full.
     """
-    return report_in_json(*write_files(staging, rank, pieces, durable=durable))
+    return report_in_json(*write_files(staging, rank, pieces, durable=durable, first=first))
 
 
 def part_of(rank: int, told: Mapping[str, Any]) -> Part:
@@ -114,7 +117,7 @@ def read(checkpoint: Checkpoint, held: Boxes, mapped: MappedFiles | None = None)
     Args:
         checkpoint: as opened.
         held: the boxes to fill.
-        mapped: the data files, where they are in shared memory.
+        mapped: the data files, where they are in shared memory; parts on another host are left out.
 
     Raises:
         CheckpointDamaged: bytes are missing.

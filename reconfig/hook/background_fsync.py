@@ -1,9 +1,10 @@
 """Makes the checkpoint of a switch durable while training goes on in the new layout.
 
-The leader of the generation that was loaded from the staged checkpoint does this in one thread: it
-writes the data from shared memory to the disk, reads it back and compares it with its digests,
-syncs every file and the folder, and renames the folder to its final name. Until then a restart
-begins from the previous checkpoint, and nothing is pruned.
+In the generation that was loaded from the staged checkpoint one rank of each host does this in one
+thread: it writes the data from shared memory to the disk, reads it back and compares it with its
+digests. The leader does that too, waits until the other hosts say that they have, syncs every file
+and the folder, and renames the folder to its final name. Until then a restart begins from the
+previous checkpoint, and nothing is pruned.
 
 Invariant: a checkpoint folder with its final name is complete on disk. A crash at any moment leaves
 the previous checkpoint or this one, never half of one.
@@ -13,31 +14,35 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import CheckpointDamaged, Fenced, SwitchFailed
 from wattmesh.reconfig.checkpoint import checkpoint
-from wattmesh.reconfig.checkpoint.early_rebuild import (
+from wattmesh.reconfig.checkpoint.in_memory.early_rebuild import (
     HEADROOM,
     RankResources,
     free_memory,
     refusal,
 )
-from wattmesh.reconfig.checkpoint.staged import NO_MEMORY, HostMemory
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import NO_MEMORY, HostMemory
 from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder, attempt_of
 from wattmesh.reconfig.launch.generation import Generation
-from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.universal.folder import COMMIT
 
 log = logging.getLogger(__name__)
+
+TOLD_POLL_S = 0.1
+"""Pause before the leader looks again whether another host has written its part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +76,11 @@ def settle(
     staged: StagedCheckpoint,
     fence: Callable[[], None],
     memory: HostMemory = NO_MEMORY,
+    await_hosts: Callable[[], None] = lambda: None,
 ) -> None:
     """Write or sync a staged checkpoint and rename it to its final name.
+
+    `await_hosts`: see `checkpoint.settle`.
 
     Raises:
         OSError: the disk is full or broken; the checkpoint was not renamed.
@@ -86,6 +94,7 @@ def settle(
         step=staged.step,
         attempt=staged.attempt,
         fence=fence,
+        await_hosts=await_hosts,
     )
 
 
@@ -100,20 +109,35 @@ class BackgroundFsync:
         self._thread: threading.Thread | None = None
         self.problem = ""
 
-    def may_stage(self, reporter: SwitchReporter, tensors: Mapping[str, torch.Tensor]) -> bool:
+    def may_stage(
+        self,
+        reporter: SwitchReporter,
+        tensors: Mapping[str, torch.Tensor],
+        following: Iterable[int],
+    ) -> bool:
         """Return whether a switch may go on before its checkpoint is durable; collective.
 
-        The answer and its reason are added to the evidence of `reporter`.
+        The answer and its reason are added to the evidence of `reporter`. `following`: the ranks
+        that train next.
         """
         leads = self._job.leads(reporter.generation)
-        found = _footings(
-            self._job.launch_store,
-            self._folder,
-            self.problem,
-            tensors,
-            leads=leads,
+        peers = self._job.launch_store.peers() if leads else {}
+        footing = RankResources(
+            state_bytes=sum(_nbytes(each) for each in tensors.values()),
+            free_bytes=free_memory(),
+            disk_bytes=shutil.disk_usage(self._folder.path).free,
+            host=self._memory.here,
+            next_hosts=tuple({peers[each].where for each in following if each in peers}),
+            durable=durable_name(self._folder),
+            failed=self.problem,
             area_bytes=self._memory.area.nbytes,
         )
+        told = group.gather(asdict(footing))
+        found = [
+            RankResources(**{**each, "next_hosts": tuple(each["next_hosts"])}) for each in told
+        ]
+        hosts = {host for each in found for host in (each.host, *each.next_hosts)}
+        self._memory.spans_hosts = len(hosts) > 1
         why = refusal(found)
         if why:
             reporter.note.evidence["checkpoint"] = f"on disk before the switch: {why}"
@@ -121,8 +145,10 @@ class BackgroundFsync:
 
     def tell_where(self, reporter: SwitchReporter) -> None:
         """Add to the evidence of `reporter` where its staged checkpoint is."""
-        refused = self._memory.refused
-        where = f"in the page cache ({refused})" if refused else "in shared memory"
+        refused, hosts = self._memory.refused, len(set(self._memory.hosts))
+        where = f"in the memory of {hosts} hosts" if hosts > 1 else "in shared memory"
+        if refused:
+            where = f"{'in files' if self._memory.spans_hosts else 'in the page cache'} ({refused})"
         reporter.note.evidence["checkpoint"] = (
             f"{where}, made durable after the switch; until then a restart begins from "
             f"{durable_name(self._folder)}"
@@ -141,11 +167,18 @@ class BackgroundFsync:
     def begin(self, generation: Generation) -> None:
         """Make the checkpoint that a generation was loaded from durable, in a thread.
 
-        Waits first for the thread before, if one still runs.
+        On the leader; and on the lowest rank of each other host, for what that host holds. Waits
+        first for the thread before, if one still runs.
         """
+        leads = self._job.leads(generation)
+        if not leads and not self._writes_for_host(generation):
+            return
         self.wait()
         self._thread = threading.Thread(
-            target=self._run, args=(_staged(generation),), name="wattmesh-settle", daemon=True
+            target=self._run if leads else self._write_of_host,
+            args=(_staged(generation),),
+            name="wattmesh-settle",
+            daemon=True,
         )
         self._thread.start()
 
@@ -161,13 +194,17 @@ class BackgroundFsync:
         Raises:
             SwitchFailed: that failed; the next launch begins from the previous checkpoint.
         """
-        problem = ""
-        if self._job.leads(generation):
-            staged = _staged(replace(generation, staged=name))
-            try:
-                settle(self._folder, staged, lambda: self._fence(staged), self._memory)
-            except (OSError, Fenced, CheckpointDamaged) as error:
-                problem = f"{name} could not be made durable ({error}); make room on the disk."
+        problem, staged = "", _staged(replace(generation, staged=name))
+        try:
+            if self._job.leads(generation):
+                settle(
+                    self._folder, staged, partial(self._fence, staged), self._memory,
+                    partial(self._await_hosts, staged),
+                )  # fmt: skip
+            elif self._writes_for_host(generation):
+                self._write_of_host(staged)
+        except (OSError, Fenced, CheckpointDamaged) as error:
+            problem = f"{name} could not be made durable ({error}); make room on the disk."
         told = group.agree_on_problem(problem)
         if told:
             raise SwitchFailed(told)
@@ -176,9 +213,14 @@ class BackgroundFsync:
         began = time.monotonic()
         name = self._folder.checkpoint(staged.step).name
         try:
-            settle(self._folder, staged, lambda: self._fence(staged), self._memory)
+            settle(
+                self._folder, staged, partial(self._fence, staged), self._memory,
+                partial(self._await_hosts, staged),
+            )  # fmt: skip
         except (OSError, Fenced, CheckpointDamaged) as error:
             self.problem = f"{type(error).__name__}: {error}"
+            with suppress(OSError):
+                self._await_hosts(staged)  # they write into the folder until then
             log.error(
                 "the switch stands, but %s could not be made durable (%s): the checkpoint before "
                 "stays the one to restart from, and the next save waits for the disk.",
@@ -192,6 +234,46 @@ class BackgroundFsync:
         with suppress(OSError):
             protected = {self._job.resumed_from, name}
             checkpoint.prune(self._folder, keep=self._job.keep, protected=protected)
+
+    def _writes_for_host(self, generation: Generation) -> bool:
+        """Return whether this rank writes what its host holds; the leader does so for its own."""
+        return self._memory.lowest_here(generation.ranks) == self._job.rank
+
+    def _write_of_host(self, staged: StagedCheckpoint) -> None:
+        """Write what this host holds, and tell the leader how that went."""
+        problem = ""
+        try:
+            checkpoint.settle_of_host(self._folder.path / staged.name, self._memory)
+        except Exception as error:
+            # Whatever it is, the leader waits to be told.
+            problem = f"{type(error).__name__}: {error}"
+        with suppress(dist.DistError):  # without a store the launch ends, and the leader with it
+            store = self._job.launch_store.separate(self._job.deadlines.longest_s)
+            store.put(_key(staged, self._memory.here), problem)
+
+    def _await_hosts(self, staged: StagedCheckpoint) -> None:
+        """Wait until every other host of the group has told how its part went.
+
+        A host that is lost never tells: then the launch ends, and this thread with it.
+
+        Raises:
+            OSError: one could not write its part.
+        """
+        waiting = sorted(set(self._memory.hosts) - {self._memory.here})
+        if not waiting:
+            return
+        problems = []
+        try:
+            store = self._job.launch_store.separate(self._job.deadlines.longest_s)
+            for host in waiting:
+                while (problem := store.peek(_key(staged, host))) is None:
+                    time.sleep(TOLD_POLL_S)
+                if problem:
+                    problems.append(f"{host.partition(' ')[0]} could not write its part: {problem}")
+        except dist.DistError as error:
+            raise OSError(f"other hosts could not tell how their part went ({error})") from error
+        if problems:
+            raise OSError(problems[0])
 
     def _fence(self, staged: StagedCheckpoint) -> None:
         newest = highest_attempt(self._folder)
@@ -215,28 +297,9 @@ def _staged(generation: Generation) -> StagedCheckpoint:
     )
 
 
-def _footings(
-    launch_store: LaunchStore,
-    folder: RunFolder,
-    failed: str,
-    tensors: Mapping[str, torch.Tensor],
-    *,
-    leads: bool,
-    area_bytes: int,
-) -> list[RankResources]:
-    """Gather every rank's footing; collective. The leader alone fills in the hosts."""
-    peers = launch_store.peers().values() if leads else ()
-    footing = RankResources(
-        state_bytes=sum(_nbytes(each) for each in tensors.values()),
-        free_bytes=free_memory(),
-        disk_bytes=shutil.disk_usage(folder.path).free,
-        hosts=tuple(sorted({f"{peer.host} {peer.pids}" for peer in peers})),
-        durable=durable_name(folder),
-        failed=failed,
-        area_bytes=area_bytes,
-    )
-    told = group.gather(asdict(footing))
-    return [RankResources(**{**each, "hosts": tuple(each["hosts"])}) for each in told]
+def _key(staged: StagedCheckpoint, host: str) -> str:
+    """Return the key of the launch's store under which a host tells that it wrote its part."""
+    return f"written/{staged.name}/{host}"
 
 
 def _nbytes(tensor: torch.Tensor) -> int:

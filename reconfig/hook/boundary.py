@@ -7,7 +7,7 @@ choice is made from facts that all ranks have gathered.
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -133,9 +133,8 @@ class Boundary:
             in_place = order.mode is SwitchMode.IN_PLACE
             short = self._shortage(order) if in_place else ""
         reporter = self._reporter
-        saved = self._save(
-            reporter, wait=ends or reporter is not None, in_place=in_place and not short
-        )
+        following = order.ranks if order is not None and in_place and not short else ()
+        saved = self._save(reporter, following, wait=ends or reporter is not None)
         return SwitchReadiness(
             agreed=agreed, order=order, reporter=reporter, saved=saved, short=short
         )
@@ -265,11 +264,11 @@ class Boundary:
         return reporter
 
     def _save(
-        self, reporter: SwitchReporter | None, *, wait: bool, in_place: bool
+        self, reporter: SwitchReporter | None, following: Sequence[int], *, wait: bool
     ) -> SavedCheckpoint | None:
         """Save a checkpoint; None when it is still being written, or could not be written.
 
-        Training goes on either way.
+        Training goes on either way. `following`: the ranks that a switch in place goes to.
         """
         state, _ = self._now
         began = time.monotonic()
@@ -286,7 +285,8 @@ class Boundary:
                 if self._unprovable(reporter):
                     return None
             try:
-                saved = self.saves.write(reporter if in_place else None, began, wait=wait)
+                switch = reporter if following else None
+                saved = self.saves.write(switch, began, following=following, wait=wait)
             except CheckpointNotSaved as error:
                 self.saves.say(
                     f"the checkpoint of step {state.position.step} was not saved: {error}"

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from wattmesh.errors import InputInvalid, SwitchFailed
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.digest import Values, combine, pieces_of, pieces_of_values
-from wattmesh.reconfig.checkpoint.staged import HostMemory
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import HostMemory
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.failures.deadlines import Phase

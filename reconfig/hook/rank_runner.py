@@ -28,7 +28,7 @@ from wattmesh.errors import (
 )
 from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.checkpoint import checkpoint
-from wattmesh.reconfig.checkpoint.staged import HostMemory
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import HostMemory
 from wattmesh.reconfig.hook import placed
 from wattmesh.reconfig.hook.background_fsync import BackgroundFsync
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
@@ -431,6 +431,8 @@ class RankRunner:
     def _confirmed(self, generation: Generation, reporter: SwitchReporter | None) -> None:
         """Report that this generation stands, and delete the records of a switch in progress."""
         if reporter is None or not self.job.leads(generation):
+            if generation.staged:
+                self.fsync.begin(generation)
             return
         back = generation.purpose is Purpose.ROLLBACK
         reporter.tell(

@@ -7,6 +7,7 @@ sentence, the same on every rank, and does not stop training.
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -97,12 +98,20 @@ class Saves:
         return self._runner.generation
 
     def write(
-        self, reporter: SwitchReporter | None, began: float, *, wait: bool
+        self,
+        reporter: SwitchReporter | None,
+        began: float,
+        *,
+        following: Sequence[int] = (),
+        wait: bool,
     ) -> SavedCheckpoint | None:
         """Save a checkpoint; None if the job's own checkpointer still writes it in the background.
 
-        `reporter`: reporter of the in-place switch that follows, if one does. `wait`: for the job's
-        own checkpointer. Raises `CheckpointNotSaved` on every rank if any could not write.
+        `reporter`: reporter of the in-place switch that follows, if one does, to the ranks
+        `following`. `wait`: for the job's own checkpointer.
+
+        Raises:
+            CheckpointNotSaved: on every rank, if any could not write.
         """
         state, generation, job = self._state, self._generation, self._job
         problem = ""
@@ -137,7 +146,7 @@ class Saves:
             ready = all(group.gather(not self._own.in_flight))
             return self._indexed(self._own, began, prove=wait) if wait or ready else None
         fsync = self._runner.fsync
-        staged = reporter is not None and fsync.may_stage(reporter, named.tensors)
+        staged = reporter is not None and fsync.may_stage(reporter, named.tensors, following)
         self._disk.patience_s = None if job.acted_on else job.deadlines.save_s / DISK_CALLS
         at_s = time.monotonic()
         path = checkpoint.save(

@@ -64,12 +64,17 @@ class RankProcess(Message):
             gpu_unknown=gpu_unknown,
             allocated=allocated,
             allocated_unknown=allocated_unknown,
-            pids=f"{boot_id()} {_pid_namespace()}",
+            pids=_pids(),
         )
+
+    @property
+    def where(self) -> str:
+        """Its host, as `host_here` tells it there."""
+        return f"{self.host} {self.pids}"
 
     def shares_host_with(self, other: "RankProcess") -> bool:
         """Return whether both share a host and pid namespace, so that one can end the other."""
-        return (self.host, self.pids) == (other.host, other.pids)
+        return self.where == other.where
 
     def alive(self) -> bool:
         """Return whether the process still runs or is stopped; for one that shares this host."""
@@ -112,12 +117,24 @@ def end_stragglers(peers: Iterable[RankProcess], grace_s: float) -> list[int]:
     return [peer.rank for peer in left]
 
 
+def host_here() -> str:
+    """Return the name of this host and, after a space, the boot and namespace of its pids.
+
+    Processes for which it is equal may signal each other, and open each other's files in /proc.
+    """
+    return f"{socket.gethostname()} {_pids()}"
+
+
 def boot_id() -> str:
     """Return the kernel's boot id, which tells whose clocks and pids compare; "" if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def _pids() -> str:
+    return f"{boot_id()} {_pid_namespace()}"
 
 
 def _pid_namespace() -> str:

@@ -37,7 +37,7 @@ from torch.distributed.tensor.parallel import (
 
 from tests.hook import hosts
 from wattmesh.reconfig.checkpoint import checkpoint
-from wattmesh.reconfig.checkpoint.staged import MEMORY
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import MEMORY
 from wattmesh.reconfig.hook.session import Session, attach
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines

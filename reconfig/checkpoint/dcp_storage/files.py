@@ -76,6 +76,7 @@ def write_files(
     limit: int = FILE_BYTES,
     *,
     durable: bool = True,
+    first: int = 0,
 ) -> tuple[dict[str, DataFile], list[PlacedPiece]]:
     """Write a rank's pieces into `folder`.
 
@@ -85,6 +86,7 @@ def write_files(
         pieces: none larger than `limit`.
         limit: bytes of data per file.
         durable: fsync the files before returning; else the caller does later.
+        first: number of the first file.
 
     Raises:
         OSError: the disk is full, or a file exists already.
@@ -92,7 +94,7 @@ def write_files(
     files: dict[str, DataFile] = {}
     placed: list[PlacedPiece] = []
     staging = Staging()
-    for number, group in enumerate(grouped(pieces, limit)):
+    for number, group in enumerate(grouped(pieces, limit), first):
         name = f"data-{rank}-{number}.safetensors"
         files[name] = _write_file(folder / name, group, staging, placed, durable)
     return files, placed

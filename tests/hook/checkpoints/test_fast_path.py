@@ -12,7 +12,12 @@ import pytest
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
 from wattmesh.reconfig.checkpoint.checkpoint import read_whole
-from wattmesh.reconfig.checkpoint.early_rebuild import HEADROOM, RankResources, free_memory, refusal
+from wattmesh.reconfig.checkpoint.in_memory.early_rebuild import (
+    HEADROOM,
+    RankResources,
+    free_memory,
+    refusal,
+)
 from wattmesh.reconfig.hook.background_fsync import StagedCheckpoint, durable_name, settle
 from wattmesh.reconfig.hook.launching.start import newest_whole
 from wattmesh.reconfig.launch.folder import RunFolder, attempt_of
@@ -24,7 +29,8 @@ GOOD = RankResources(
     state_bytes=1000,
     free_bytes=10_000,
     disk_bytes=10_000,
-    hosts=("a k1",),
+    host="a k1",
+    next_hosts=("a k1", "b k2"),
     durable="step-00000010",
     failed="",
 )
@@ -33,21 +39,27 @@ GOOD = RankResources(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"hosts": ("a k1", "b k2")}, "2 hosts (a, b)"),
-        ({"hosts": ("a k1", "a k2")}, "2 hosts (a, a)"),
+        ({"host": "c k3"}, "no rank of c trains in the new layout"),
+        ({"host": "a k2"}, "no rank of a trains in the new layout"),
         ({"durable": ""}, "no durable checkpoint to go back to"),
         ({"failed": "OSError: disk full"}, "disk full"),
-        ({"free_bytes": 2999}, "of memory are free"),
+        ({"free_bytes": 2999}, "0 MB of memory are free on a"),
+        ({"free_bytes": 1499, "host": "b k2"}, "of memory are free on b"),
         ({"disk_bytes": 2999}, "free on the disk"),
     ],
 )
 def test_one_rank_without_footing_makes_all_wait_for_the_disk(
     change: dict[str, object], words: str
 ) -> None:
-    """Each reason has its sentence; without any, two ranks with 2 kB and 3 kB of room may go."""
+    """Each reason has its sentence; without any, two ranks with 2 kB and 3 kB of room may go.
+
+    Memory is each host's own, the disk is one for all.
+    """
     assert refusal([GOOD, replace(GOOD, **change)]).find(words) >= 0  # type: ignore[arg-type]
-    just_enough = replace(GOOD, free_bytes=int(2000 * HEADROOM), hosts=())
+    just_enough = replace(GOOD, free_bytes=int(2000 * HEADROOM), next_hosts=())
     assert refusal([GOOD, just_enough]) == ""
+    alone = replace(GOOD, host="b k2", free_bytes=int(1000 * HEADROOM), next_hosts=())
+    assert refusal([GOOD, alone]) == ""
 
 
 def test_free_memory_heeds_the_kernel_and_every_control_group(tmp_path: Path) -> None:

@@ -16,13 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattmesh.errors import CheckpointDamaged
-from wattmesh.reconfig.checkpoint import direct, staged
+from wattmesh.reconfig.checkpoint import direct
 from wattmesh.reconfig.checkpoint.checkpoint import load, save, settle
 from wattmesh.reconfig.checkpoint.dcp_storage.files import TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.digest import logical_digest
 from wattmesh.reconfig.checkpoint.header import Header, header_of
-from wattmesh.reconfig.checkpoint.shared_memory import AreaName, PeerAreas, StagingArea
-from wattmesh.reconfig.checkpoint.staged import HostMemory, MappedFiles, MappedReader
+from wattmesh.reconfig.checkpoint.in_memory import staged
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import MEMORY, HostMemory, MappedFiles
+from wattmesh.reconfig.checkpoint.in_memory.shared_memory import AreaName, PeerAreas, StagingArea
+from wattmesh.reconfig.checkpoint.in_memory.staged import MappedReader
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
@@ -127,10 +129,10 @@ def test_every_box_is_copied_as_the_files_would_give_it(
         for number in range(3)
     }
     tensors["turned"] = torch.rand(5, 7, generator=chance).t()
-    area, folder = StagingArea(), tmp_path_factory.mktemp("files")
-    cut = pieces(tensors)
+    memory, folder = HostMemory(), tmp_path_factory.mktemp("files")
+    area, cut = memory.area, pieces(tensors)
     area.reserve(staged.nbytes_of(cut))
-    told = staged.write(area, 0, cut)
+    told = staged.write(memory, 0, cut)
     files, placed = write_files(folder, 0, cut, durable=False)
     (name,) = files
     assert told["files"][name]["size"] == files[name].size
@@ -201,7 +203,7 @@ def test_a_staged_copy_is_loaded_and_then_made_durable(tmp_path: Path) -> None:
     assert not path.exists()
     load(folder.checkpoint(3), name_to_fill(third), third)
     assert digest(first) == digest(second) == digest(third)
-    assert not (folder.checkpoint(3) / staged.MEMORY).exists()
+    assert not (folder.checkpoint(3) / MEMORY).exists()
 
 
 @pytest.mark.usefixtures("one_rank")
@@ -240,7 +242,7 @@ def test_memory_that_cannot_be_had_is_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("gather", lambda own: [own, ["9 MB cannot be had", {}]]),
+        ("gather", lambda own: [own, ["9 MB cannot be had", {}, ""]]),
         ("agree_on_problem", lambda _: "9 MB cannot be had"),
     ],
     ids=["has no memory", "cannot map"],
@@ -295,13 +297,13 @@ def test_a_plan_that_is_damaged_is_a_sentence(tmp_path: Path, text: str) -> None
     """It opens nothing; and beside the files of a published checkpoint nobody looks at it."""
     folder, memory = RunFolder(tmp_path), HostMemory()
     path = saved(folder, built(1), memory)
-    whole = (path / staged.MEMORY).read_text()
-    (path / staged.MEMORY).write_text(text)
+    whole = (path / MEMORY).read_text()
+    (path / MEMORY).write_text(text)
     with pytest.raises(CheckpointDamaged, match=r"memory\.json: "):
         memory.files(path)
-    (path / staged.MEMORY).write_text(whole)
+    (path / MEMORY).write_text(whole)
     settle(folder, path, memory, step=3, attempt=1, fence=lambda: None)
-    (folder.checkpoint(3) / staged.MEMORY).write_text(text)
+    (folder.checkpoint(3) / MEMORY).write_text(text)
     state = built(2)
     load(folder.checkpoint(3), name_to_fill(state), state, memory=memory)
     assert digest(state) == digest(built(1))

@@ -1,10 +1,10 @@
 """Decides whether a switch may start its rebuild before the checkpoint is fsynced.
 
-The ranks of the host then load the bytes from shared memory, or from the page cache, complete and
-with digests; `background_fsync.py` makes them durable while training continues.
+The ranks then load the bytes from the memory of the hosts that staged them, complete and with
+digests; `background_fsync.py` makes them durable while training continues.
 
-Invariant: never without a durable checkpoint to go back to, never if another host would have to
-read files that are not synced, never if memory is short.
+Invariant: never without a durable checkpoint to go back to, never if nobody would be left on a host
+that holds bytes, never if memory is short.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,8 @@ class RankResources:
         free_bytes: free memory of its host and its own control group.
         area_bytes: memory that its staging area has already.
         disk_bytes: free space in the run's folder.
-        hosts: of every launched rank: the name and, after a space, the kernel's boot.
+        host: its own, as `host_here` tells it.
+        next_hosts: those of the ranks that train next; only the leader tells them.
         durable: the newest checkpoint on disk; "" for none.
         failed: why the last one could not be made durable; "" when it could.
     """
@@ -34,10 +35,11 @@ class RankResources:
     state_bytes: int
     free_bytes: int
     disk_bytes: int
-    hosts: tuple[str, ...]
+    host: str
     durable: str
     failed: str
     area_bytes: int = 0
+    next_hosts: tuple[str, ...] = ()
 
 
 def refusal(ranks: Sequence[RankResources]) -> str:
@@ -46,16 +48,16 @@ def refusal(ranks: Sequence[RankResources]) -> str:
     Args:
         ranks: one per training rank.
     """
-    return _apart(ranks) or _nothing_behind(ranks) or _too_full(ranks)
+    return _left(ranks) or _nothing_behind(ranks) or _too_full(ranks)
 
 
-def _apart(ranks: Sequence[RankResources]) -> str:
-    """Check that all ranks share one page cache."""
-    hosts = sorted({host for rank in ranks for host in rank.hosts})
-    if len(hosts) <= 1:
+def _left(ranks: Sequence[RankResources]) -> str:
+    """Check that on each host that stages bytes a rank will be there to send them."""
+    after = {host for rank in ranks for host in rank.next_hosts}
+    left = sorted({rank.host.partition(" ")[0] for rank in ranks if rank.host not in after})
+    if not left:
         return ""
-    names = ", ".join(host.partition(" ")[0] for host in hosts)
-    return f"ranks are on {len(hosts)} hosts ({names}), which share synced files only"
+    return f"no rank of {', '.join(left)} trains in the new layout, and none could send its share"
 
 
 def _nothing_behind(ranks: Sequence[RankResources]) -> str:
@@ -67,11 +69,15 @@ def _nothing_behind(ranks: Sequence[RankResources]) -> str:
 
 
 def _too_full(ranks: Sequence[RankResources]) -> str:
-    """Check that files and buffers fit in memory and on the disk."""
+    """Check that copies and buffers fit in the memory of each host, and files on the disk."""
+    for host in sorted({rank.host for rank in ranks}):
+        here = [rank for rank in ranks if rank.host == host]
+        wanted = HEADROOM * sum(rank.state_bytes for rank in here)
+        free = min(rank.free_bytes for rank in here) + sum(rank.area_bytes for rank in here)
+        if free < wanted:
+            name = host.partition(" ")[0]
+            return f"{_mb(free)} of memory are free on {name}, {_mb(int(wanted))} are wanted"
     wanted = HEADROOM * sum(rank.state_bytes for rank in ranks)
-    free = min(rank.free_bytes for rank in ranks) + sum(rank.area_bytes for rank in ranks)
-    if free < wanted:
-        return f"{_mb(free)} of memory are free, {_mb(int(wanted))} are wanted"
     disk = min(rank.disk_bytes for rank in ranks)
     if disk < wanted:
         return f"{_mb(disk)} are free on the disk, {_mb(int(wanted))} are wanted"

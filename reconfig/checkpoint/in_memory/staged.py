@@ -3,15 +3,14 @@
 Every rank stages its share of the boxes once, in the bytes that its data files will have. The load
 plan is the checkpoint's own index (which file holds which box) and `memory.json` beside it (which
 rank's area holds which file): a rank copies what it needs from there into its new tensors. The
-durable checkpoint is written from the same areas while training goes on.
+durable checkpoint is written from the same areas, by each host its own, while training goes on.
 
 Invariant: digests of segments are taken from the tensors, not from the areas; the durable files are
 read back from the disk and compared with them before they get a name.
 """
 
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.checkpoint.dcp_storage.files import (
     FILE_BYTES,
@@ -31,9 +29,13 @@ from wattmesh.reconfig.checkpoint.dcp_storage.files import (
     report_of,
     safetensors_header,
 )
-from wattmesh.reconfig.checkpoint.shared_memory import AreaName, Bytes, PeerAreas, StagingArea
-from wattmesh.reconfig.launch import group
-from wattmesh.reconfig.launch.folder import is_staging
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import (
+    HostMemory,
+    MappedFiles,
+    StagedFile,
+    where_of,
+)
+from wattmesh.reconfig.checkpoint.in_memory.shared_memory import Bytes
 from wattmesh.reconfig.state import copiers
 from wattmesh.reconfig.state.memory import Staging
 from wattmesh.reconfig.universal.files.hashing import halves
@@ -41,9 +43,6 @@ from wattmesh.reconfig.universal.files.reader import Files, Reader, contiguous_d
 from wattmesh.reconfig.universal.folder import Checkpoint, DataFile, open_checkpoint, open_sealed
 from wattmesh.reconfig.universal.index.box import Shape
 from wattmesh.reconfig.universal.index.index import Index
-
-MEMORY = "memory.json"
-"""In a staging folder: which area holds which data file. A published folder has none."""
 
 BLOCK = 1 << 20
 """Bytes that are hashed and copied at a time: what was hashed is still in the core's cache."""
@@ -55,129 +54,36 @@ WRITE = 64 << 20
 """Bytes that are written to the disk at a time, so that dirty pages stay few."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFile:
-    """Where a data file lies in memory: from byte `at` of an area on."""
-
-    area: AreaName
-    at: int
-    nbytes: int
-
-
-class HostMemory:
-    """What one rank has to do with shared memory: its own area, and its peers'.
-
-    Attributes:
-        refused: why the last reservation failed on some rank; "" when it did not.
-    """
-
-    def __init__(self) -> None:
-        """Hold nothing yet."""
-        self.area = StagingArea()
-        self.peers = PeerAreas()
-        self.refused = ""
-
-    def files(self, folder: Path) -> "MappedFiles | None":
-        """Return the data files of a staged copy; None where they lie in the folder.
-
-        Raises:
-            CheckpointDamaged: an area cannot be mapped.
-        """
-        where = _where(folder)
-        if where is None:
-            return None
-        return MappedFiles(folder, {name: self._bytes_of(each) for name, each in where})
-
-    def reserve(self, nbytes: int) -> bool:
-        """Reserve this rank's area and map all others'; a collective call.
-
-        Returns:
-            Whether every rank could; where one could not, every rank's `refused` says why, and none
-            keeps its area.
-        """
-        problem, mine = "", {}
-        try:
-            self.area.reserve(nbytes)
-            mine = asdict(self.area.name)
-        except (OSError, ValueError) as error:
-            problem = f"{nbytes / 1e6:.0f} MB of shared memory cannot be had ({error})"
-        told = group.gather([problem, mine])
-        problem = next((each for each, _ in told if each), "")
-        if not problem:
-            problem = group.agree_on_problem(self._mapped([AreaName(**each) for _, each in told]))
-        self.refused = problem
-        if problem:
-            self.release()
-        return not problem
-
-    def release(self) -> None:
-        """Give all memory back; only while no staged copy is needed."""
-        self.area.release()
-        self.peers.keep_only([])
-
-    def _bytes_of(self, file: StagedFile) -> Bytes:
-        own = self.area.nbytes and self.area.name == file.area
-        area = self.area.reserve(self.area.nbytes) if own else self.peers.map(file.area)
-        return area[file.at : file.at + file.nbytes]
-
-    def _mapped(self, areas: Sequence[AreaName]) -> str:
-        """Map every area; say what went wrong."""
-        try:
-            others = [each for each in areas if each != self.area.name]
-            self.peers.keep_only(others)
-            for each in others:
-                self.peers.map(each)
-        except CheckpointDamaged as error:
-            return str(error)
-        return ""
-
-
-class MappedFiles:
-    """The data files of a staged copy, as bytes in memory."""
-
-    def __init__(self, folder: Path, files: Mapping[str, Bytes]) -> None:
-        """Take the files by name; `folder`: of the checkpoint that they belong to."""
-        self.folder = folder
-        self._files = files
-
-    def part(self, name: str, offset: int, nbytes: int) -> Bytes:
-        """Return bytes of one file, uncopied.
-
-        Raises:
-            CheckpointDamaged: the file is missing, or ends before that.
-        """
-        found = self._files.get(name, _NO_BYTES)
-        if offset < 0 or offset + nbytes > len(found):
-            raise CheckpointDamaged(
-                f"{self.folder.name}/{name} has {len(found)} bytes in shared memory; bytes "
-                f"{offset} to {offset + nbytes} were expected."
-            )
-        return found[offset : offset + nbytes]
-
-    def items(self) -> Iterator[tuple[str, Bytes]]:
-        """Every file, by name."""
-        yield from sorted(self._files.items())
-
-
 class MappedReader(Reader):
-    """Copies boxes straight from mapped files."""
+    """Copies boxes straight from mapped files, and leaves out what is on another host."""
 
     def __init__(self, index: Index, files: Files, mapped: MappedFiles) -> None:
-        """Read what `index` describes from `mapped` alone."""
+        """Read what `index` describes from `mapped`, and from `files` what is not in memory."""
         super().__init__(index, files)
         self._mapped = mapped
 
     def _copy(
         self, name: str, offset: int, shape: Shape, strides: Shape, out: NDArray[np.generic]
     ) -> None:
-        size = out.dtype.itemsize
-        span = (sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1) * size
-        stored = self._mapped.part(name, offset, span).view(out.dtype)
-        if contiguous_dims(shape, strides) == len(shape):
-            np.copyto(out, stored.reshape(shape))
-            return
-        steps = [each * size for each in strides]
-        np.copyto(out, np.lib.stride_tricks.as_strided(stored, shape, steps))
+        if name in self._mapped:
+            size = out.dtype.itemsize
+            stored = self._mapped.part(name, offset, spanned(shape, strides, size))
+            np.copyto(out, as_box(stored.view(out.dtype), shape, strides))
+        elif name not in self._mapped.away:
+            super()._copy(name, offset, shape, strides, out)
+
+
+def spanned(shape: Shape, strides: Shape, size: int) -> int:
+    """Return the bytes from the first to the last element, of `size` bytes, of a stored box."""
+    return (sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1) * size
+
+
+def as_box(stored: NDArray[np.generic], shape: Shape, strides: Shape) -> NDArray[np.generic]:
+    """View the elements of `stored` that are `strides` apart as a box of `shape`."""
+    if contiguous_dims(shape, strides) == len(shape):
+        return stored.reshape(shape)
+    steps = [each * stored.itemsize for each in strides]
+    return np.lib.stride_tricks.as_strided(stored, shape, steps)
 
 
 def reader_of(index: Index, files: Files, mapped: MappedFiles | None) -> Reader:
@@ -191,7 +97,7 @@ def opened(folder: Path) -> Checkpoint:
     Raises:
         CheckpointDamaged: see `open_checkpoint`.
     """
-    return open_checkpoint(folder) if _where(folder) is None else open_sealed(folder)
+    return open_checkpoint(folder) if where_of(folder) is None else open_sealed(folder)
 
 
 def nbytes_of(pieces: Sequence[TensorPiece]) -> int:
@@ -202,12 +108,13 @@ def nbytes_of(pieces: Sequence[TensorPiece]) -> int:
     )
 
 
-def write(area: StagingArea, rank: int, pieces: Sequence[TensorPiece]) -> dict[str, Any]:
+def write(memory: HostMemory, rank: int, pieces: Sequence[TensorPiece]) -> dict[str, Any]:
     """Copy a rank's pieces into its reserved area; return the report to the leader, as JSON.
 
     The report is that of `direct.write`, and says where in memory each file is. Pieces are copied
     side by side, so none should be much larger than `PIECE_BYTES`.
     """
+    area = memory.area
     room, at = area.reserve(area.nbytes), 0
     files: dict[str, DataFile] = {}
     where: dict[str, StagedFile] = {}
@@ -224,7 +131,7 @@ def write(area: StagingArea, rank: int, pieces: Sequence[TensorPiece]) -> dict[s
             header_nbytes=len(header),
             header_xxh3_128=xxhash.xxh3_128_hexdigest(header),
         )
-        where[name] = StagedFile(area=area.name, at=begin, nbytes=at - begin)
+        where[name] = StagedFile(host=memory.here, area=area.name, at=begin, nbytes=at - begin)
         at = begin + _aligned(at - begin)
     copiers.settle(each.local for each in pieces)
     threads = copiers.count(sum(each.nbytes for each in pieces))
@@ -262,24 +169,17 @@ class _Copier:
         return report_of(laid.piece, digest.digest(), laid.file, laid.offset)
 
 
-def note(staging: Path, every: Sequence[Mapping[str, Any]]) -> None:
-    """Write `memory.json`, where every rank's data files lie, if they lie in memory."""
-    if not any("memory" in told for told in every):
-        return
-    where = {name: each for told in every for name, each in told["memory"].items()}
-    durable.write_new(staging / MEMORY, json.dumps(where).encode(), mode=0o600, sync=False)
-
-
 def damage(checkpoint: Checkpoint, files: MappedFiles, *, share: int = 0, shares: int = 1) -> None:
-    """Compare a staged copy, or one of several equal shares of it, with its digests.
+    """Compare what this host has of a staged copy, or one of several equal shares of it.
 
     Raises:
-        CheckpointDamaged: bytes differ; the message names the tensor.
+        CheckpointDamaged: bytes differ from their digests; the message names the tensor.
     """
     index, where = checkpoint.index, f"checkpoint {checkpoint.folder.name}"
     segments = index.segments
     assert segments.digest is not None
-    for row in range(share, len(segments), shares):
+    here = [row for row in range(len(segments)) if index.files[int(segments.file[row])] in files]
+    for row in here[share::shares]:
         name = index.files[int(segments.file[row])]
         part = files.part(name, int(segments.offset[row]), int(segments.nbytes[row]))
         if halves(xxhash.xxh3_128_digest(part.data)) != tuple(segments.digest[row].tolist()):
@@ -291,7 +191,7 @@ def damage(checkpoint: Checkpoint, files: MappedFiles, *, share: int = 0, shares
 
 
 def make_durable(folder: Path, files: MappedFiles) -> None:
-    """Write the data files of a staged copy to the disk, synced, and leave none in the page cache.
+    """Write this host's data files to the disk, synced, and leave none in the page cache.
 
     Reading them afterwards then tells what the disk has.
 
@@ -311,33 +211,6 @@ def make_durable(folder: Path, files: MappedFiles) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    (folder / MEMORY).unlink()
-
-
-NO_MEMORY = HostMemory()
-"""For callers outside of a switch. Nobody reserves its area."""
-
-_NO_BYTES: Bytes = np.empty(0, dtype=np.uint8)
-
-
-def _where(folder: Path) -> list[tuple[str, StagedFile]] | None:
-    """Read `memory.json` of a staging folder; None where there is none.
-
-    Raises:
-        CheckpointDamaged: it is malformed.
-    """
-    if not is_staging(folder):
-        return None  # a folder with a name has its files, whatever else lies in it
-    try:
-        told = json.loads((folder / MEMORY).read_bytes())
-        return [
-            (name, StagedFile(area=AreaName(**each["area"]), at=each["at"], nbytes=each["nbytes"]))
-            for name, each in told.items()
-        ]
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointDamaged(f"checkpoint {folder.name}: {MEMORY}: {error!s:.300}.") from error
 
 
 def _aligned(nbytes: int) -> int:
