@@ -35,6 +35,7 @@ from wattmesh.reconfig.checkpoint import direct
 from wattmesh.reconfig.checkpoint.dcp_storage.merge import index_of
 from wattmesh.reconfig.checkpoint.digest import combine, pieces_of
 from wattmesh.reconfig.checkpoint.in_memory import host_memory, staged
+from wattmesh.reconfig.checkpoint.in_memory.across_hosts import fetch
 from wattmesh.reconfig.checkpoint.in_memory.early_rebuild import free_memory
 from wattmesh.reconfig.checkpoint.in_memory.host_memory import HostMemory
 from wattmesh.reconfig.launch import group
@@ -56,9 +57,10 @@ NEEDED = 2.5
 class Rank:
     """One rank of the copying job."""
 
-    def __init__(self, rank: int, folder: Path) -> None:
-        """Hold nothing yet."""
+    def __init__(self, rank: int, folder: Path, side: int = SIDE) -> None:
+        """Hold nothing yet; `side`: of its square tensors."""
         self.rank = rank
+        self.side = side
         self.folder = folder
         self.memory = HostMemory()
         self.parts: dict[str, list[float]] = {}
@@ -70,21 +72,34 @@ class Rank:
         yield
         self.parts[name] = [time.monotonic() - began, time.thread_time() - cpu]
 
-    def boxes(self, count: int, dim: int, make: Callable[[int, int], torch.Tensor]) -> direct.Boxes:
-        """This rank's half of every tensor, cut along `dim`."""
-        half = SIDE // RANKS
-        offset, shape = [0, 0], [SIDE, SIDE]
-        offset[dim], shape[dim] = self.rank * half, half
+    def boxes(
+        self,
+        count: int,
+        dim: int,
+        make: Callable[[int, int], torch.Tensor],
+        *,
+        swapped: bool = False,
+    ) -> direct.Boxes:
+        """This rank's half of every tensor, cut along `dim`; `swapped`: the other's."""
+        half = self.side // RANKS
+        offset, shape = [0, 0], [self.side, self.side]
+        offset[dim], shape[dim] = abs(self.rank - swapped) * half, half
         keys = [name.format(number) for number in range(count) for name in NAMES]
         return {
-            key: LocalBox(key=key, whole=(SIDE, SIDE), offset=tuple(offset), local=make(*shape))
+            key: LocalBox(
+                key=key, whole=(self.side, self.side), offset=tuple(offset), local=make(*shape)
+            )
             for key in keys
         }
 
-    def round(self, number: int, count: int) -> dict[str, list[float]]:
-        """Move the state once from rows to columns; returns the seconds of its parts."""
+    def round(self, number: int, count: int, *, swapped: bool = False) -> dict[str, list[float]]:
+        """Move the state once from rows to columns, or swap the ranks' rows.
+
+        Returns:
+            The seconds of its parts.
+        """
         chance = torch.Generator().manual_seed(number * RANKS + self.rank)
-        base = torch.randn(SIDE // RANKS, SIDE, generator=chance)
+        base = torch.randn(self.side // RANKS, self.side, generator=chance)
         added = itertools.count()
         old = self.boxes(count, 0, lambda *_: base + next(added))
         self.parts = {}
@@ -98,14 +113,22 @@ class Rank:
             with self.part("drop"):
                 old = {}
             with self.part("load"):
-                new = self.boxes(count, 1, torch.empty)
-                direct.read(staged.opened(folder), new, self.memory.files(folder))
+                new = self.boxes(count, int(not swapped), torch.empty, swapped=swapped)
+                self._load(folder, new)
             with self.part("digest after"):
                 after = combine(pieces_of(new), "")
             dist.barrier()
         if before != after:
             raise RuntimeError(f"the digest was {before} and is {after}")
         return self.parts
+
+    def _load(self, folder: Path, new: direct.Boxes) -> None:
+        opened, mapped = staged.opened(folder), self.memory.files(folder)
+        direct.read(opened, new, mapped)
+        hosts = group.gather(self.memory.here)
+        if mapped is not None and len(set(hosts)) > 1:
+            with self.part("of it across hosts"):
+                fetch(opened, new, mapped, hosts)
 
     def _stage(self, folder: Path, held: direct.Boxes) -> None:
         pieces = direct.pieces_of(held, held)

@@ -62,8 +62,10 @@ class Fault:
     Attributes:
         at: train | agree | save | teardown | rebuild | load | verify, or behind_before,
             behind_written, behind_named: while the checkpoint of a switch is made durable, before
-            anything is written, before it gets its name, and after
-        what: stop | kill | kill_all (every rank of the launch) | raise | hang |
+            anything is written, before it gets its name, and after; or host_before, host_written:
+            before and after what its host holds is written
+        what: stop | kill | kill_host (every rank of its host) | kill_all (every rank of the
+            launch) | raise | hang |
             wrong (a wrong probe) | nan (a probe that is no number) | drift (a changed weight) |
             damage, damage_streams (a changed byte in the newest checkpoint) |
             damage_plan (the newest checkpoint's memory.json is gone) |
@@ -195,7 +197,7 @@ def _noted(make: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-settle = checkpoint.settle
+settle, settle_of_host = checkpoint.settle, checkpoint.settle_of_host
 
 
 def _no_memory(*_: Any) -> int:
@@ -312,6 +314,7 @@ class TinyJob:
         if options.no_shared_memory:
             vars(os)["memfd_create"] = _no_memory
         vars(checkpoint)["settle"] = self._settle
+        vars(checkpoint)["settle_of_host"] = self._settle_of_host
         setattr(DeviceMesh, "__init__", _noted(DeviceMesh.__init__))  # noqa: B010
         with attach(
             "tiny",
@@ -394,8 +397,8 @@ class TinyJob:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif fault.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif fault.what == "kill_all":
-            self._kill_all()
+        elif fault.what in ("kill_all", "kill_host"):
+            self._kill(here=fault.what == "kill_host")
         elif fault.what == "hang":
             time.sleep(3600)
         elif fault.what.startswith("damage"):
@@ -405,11 +408,12 @@ class TinyJob:
         else:
             raise RuntimeError(f"the test broke rank {self.rank} in {at}")
 
-    def _kill_all(self) -> None:
-        """Kill every rank of this launch, this one last."""
+    def _kill(self, *, here: bool) -> None:
+        """Kill every rank of this launch, or those of this host, this one last."""
         assert self.session is not None
-        peers = self.session._job.launch_store.peers().values()
-        for pid in sorted({peer.pid for peer in peers} - {os.getpid()}):
+        peers = self.session._job.launch_store.separate(PATIENCE_S).peers()
+        ended = {p.pid for p in peers.values() if not here or p.where == peers[self.rank].where}
+        for pid in sorted(ended - {os.getpid()}):
             os.kill(pid, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -424,6 +428,13 @@ class TinyJob:
         self.hurt("behind_before")
         settle(folder, staging, *about, **named, fence=fenced)
         self.hurt("behind_named")
+
+    def _settle_of_host(self, staging: Any, memory: Any) -> Any:
+        """Write what this host holds, and hurt this rank before or after if that is due."""
+        self.hurt("host_before")
+        mapped = settle_of_host(staging, memory)
+        self.hurt("host_written")
+        return mapped
 
     def _damage(self, what: str) -> None:
         """Change a byte of the newest checkpoint: the first tensor's first, or the last of all.

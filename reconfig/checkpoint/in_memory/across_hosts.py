@@ -35,13 +35,13 @@ from wattmesh.reconfig.universal.index.index import Index
 from wattmesh.reconfig.universal.index.names import HOOK
 from wattmesh.reconfig.universal.index.planner import Planner
 
-MESSAGE = 16 << 20
+MESSAGE = 4 << 20
 """Most bytes of a message."""
 
-ALONE = 1 << 20
+ALONE = 2 << 20
 """A part of at least so many bytes is a message of its own, which needs no copy if contiguous."""
 
-BUFFERS = 3
+BUFFERS = 8
 """Messages in flight between two ranks, and so buffers."""
 
 ALIGNED = 8
