@@ -27,8 +27,9 @@ The map:
     slurm_moves.py          who trains on when a part vanishes while a job changes size on Slurm
     soak/                   an hour of faults around a real job; not part of `make bench`
     sources/                which checkpoints of others are read bit for bit, which refused
-    switch/                 what moving a job between layouts costs; --part bytes, --part soak
+    switch/                 what moving a job between layouts costs; --part bytes, hosts, soak
     switch_copy.py          what the bytes of a switch cost without a job, over memcpy
+    switch_hosts.py         what crosses between two hosts, over a plain socket copy
     switch_heap.py          many switches with heap checks of glibc on
     year/                   a whole year of a site under a virtual clock
 

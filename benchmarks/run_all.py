@@ -24,7 +24,7 @@ PAGE, README = REPOSITORY / "docs" / "results.md", REPOSITORY / "README.md"
 VARIANTS = {
     "checkpoint": ("--load",),
     "equivalence": ("--part job-types", "--part bottleneck"),
-    "switch": ("--part bytes", "--part soak"),
+    "switch": ("--part bytes", "--part hosts", "--part soak"),
 }
 """Benchmarks that measure something else with an option; run with it as well."""
 

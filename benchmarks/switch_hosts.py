@@ -122,7 +122,7 @@ def rank_of_host() -> int:
 
 
 def rows(gigabytes: str = GIGABYTES, rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """Measure every size that fits in free memory."""
+    """One row for each size and form."""
     sizes = [float(each) for each in gigabytes.split(",")]
     fitting = [each for each in sizes if each * 1e9 * NEEDED < free_memory()]
     zygote = Zygote()
@@ -170,7 +170,12 @@ def _rows(told: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def measured(chosen: argparse.Namespace) -> Report:
     """Measure what the bytes of a switch cost across hosts, over sockets."""
-    found = rows(chosen.gigabytes, chosen.rounds)
+    return report(chosen.gigabytes, chosen.rounds)
+
+
+def report(gigabytes: str = GIGABYTES, rounds: int = ROUNDS) -> Report:
+    """Measure every size that fits in free memory."""
+    found = rows(gigabytes, rounds)
     large = [row["over_socket"] for row in found if row.get("gb each way", 0) >= 0.2]
     goal = Goal(name="hosts_over_socket", value=min(large, default=None), goal=0.7, op=">=")
     return Report(benchmark="switch_hosts", rows=tuple(found), goals=(goal,))

@@ -1,6 +1,6 @@
 """What moving a job between layouts costs, in place and by restart.
 
-    python -m benchmarks.switch [--part latency|bytes|soak|spend|kept] [--switches 24] [--json]
+    python -m benchmarks.switch [--part latency|bytes|hosts|soak|spend|kept] [--switches 24] [--json]
 
 latency   preset `bench`, 8 layouts over 4 ranks, in turn: seconds of every phase and in total, from
           the first rank that enters the boundary to the last that has done its first step in the
@@ -9,6 +9,7 @@ latency   preset `bench`, 8 layouts over 4 ranks, in turn: seconds of every phas
 bytes     a model with over 1 GB of state: logical bytes per second of switch (first step left
           out) over the speed of memcpy of one thread, and peak memory over steady; the same of the
           parts that move or digest bytes. Then these parts without a job (switch_copy.py).
+hosts     what crosses between two hosts, over a plain socket copy (switch_hosts.py).
 soak      200 switches over 16 layouts: what a rank's descriptors, threads and resident memory
           grow by per switch, over the last 100, within layouts.
 
@@ -31,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import switch_copy
+from benchmarks import switch_copy, switch_hosts
 from benchmarks.report import Goal, Report, run
 from benchmarks.switch import kept, spend
 from benchmarks.switch.job import state_bytes
@@ -228,7 +229,14 @@ def soak(chosen: argparse.Namespace) -> Report:
     return Report(benchmark="switch", rows=tuple(rows), goals=())
 
 
-PARTS = {"latency": latency, "bytes": moved, "soak": soak, "spend": spend.spend, "kept": kept.kept}
+PARTS = {
+    "latency": latency,
+    "bytes": moved,
+    "hosts": lambda _: switch_hosts.report(),
+    "soak": soak,
+    "spend": spend.spend,
+    "kept": kept.kept,
+}
 
 
 def measured(chosen: argparse.Namespace) -> Report:

@@ -9,11 +9,9 @@ The map:
     digest_host.py    the logical digest of older checkpoints on the CPU
     digest_rows.py    the logical digest's sums, by row and column
     direct.py         writes and reads a rank's own boxes without a planner
-    early_rebuild.py  decides if a rebuild may start before the fsync
     extra_state.py    a checkpoint's state besides named tensors
     foreign.py        indexes checkpoints of the job's own checkpointer
     header.py         whose checkpoint it is, and where its run stood
+    in_memory/        the checkpoint of a switch while it is in memory only
     own_saves.py      saves through the job's own checkpointer
-    shared_memory.py  a rank's staging area, which its host's other ranks map
-    staged.py         the staged copy of a switch in these areas: written, read, made durable
 """

@@ -80,7 +80,7 @@ class WantedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class HostTurn:
     """One rank's part in a turn.
 
     Attributes:
@@ -94,7 +94,7 @@ class Turn:
     answers: tuple[int, ...]
 
 
-def turns_of(hosts: Sequence[str], rank: int) -> list[Turn]:
+def turns_of(hosts: Sequence[str], rank: int) -> list[HostTurn]:
     """Return a rank's turns. `hosts`: of all ranks of the group, in group order. Pure."""
     ranks_on: dict[str, list[int]] = {}
     for each, host in enumerate(hosts):
@@ -108,7 +108,7 @@ def turns_of(hosts: Sequence[str], rank: int) -> list[Turn]:
         asked = names[(here + turn) % len(names)]
         asking = ranks_on[names[here - turn]]
         found.append(
-            Turn(
+            HostTurn(
                 host=asked,
                 asks=ranks_on[asked][place % len(ranks_on[asked])],
                 answers=tuple(asking[place :: len(beside)]),
@@ -233,7 +233,7 @@ def fetch(
 
 
 def _take(
-    turn: Turn,
+    turn: HostTurn,
     inbound: Sequence[Sequence[WantedPart]],
     outbound: Mapping[int, Sequence[Sequence["_Source"]]],
     buffers: "_Buffers",
@@ -300,7 +300,7 @@ def _unreachable(host: str) -> str:
 
 
 def _requests(
-    turns: Sequence[Turn], lists: Sequence[Sequence[WantedPart]]
+    turns: Sequence[HostTurn], lists: Sequence[Sequence[WantedPart]]
 ) -> dict[int, list[StoredPart]]:
     """Send each rank that this one asks what is wanted; return what others want of it, by rank."""
     asking = [rank for turn in turns for rank in turn.answers]
