@@ -1,6 +1,7 @@
 """What moving a job between layouts costs, in place and by restart.
 
-    python -m benchmarks.switch [--part latency|bytes|hosts|soak|spend|kept] [--switches 24] [--json]
+    python -m benchmarks.switch [--part latency|bytes|hosts|soak|spend|kept]
+                                [--switches 24] [--json]
 
 latency   preset `bench`, 8 layouts over 4 ranks, in turn: seconds of every phase and in total, from
           the first rank that enters the boundary to the last that has done its first step in the
