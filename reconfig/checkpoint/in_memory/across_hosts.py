@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -224,12 +223,15 @@ def fetch(
     _agree(problem)
     on_gpu = any(part.out.device.type == "cuda" for parts in lists for part in parts)
     buffers = _Buffers(pinned=on_gpu)
-    for turn, mine in zip(turns, lists, strict=True):
-        inbound = [mine[at] for at in messages([part.stored for part in mine])]
-        outbound = {
-            rank: [sources[rank][at] for at in messages(asked[rank])] for rank in turn.answers
-        }
-        _take(turn, inbound, outbound, buffers)
+    with warnings.catch_warnings():
+        # Other ranks' memory cannot be written through its mapping, and is only sent.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        for turn, mine in zip(turns, lists, strict=True):
+            inbound = [mine[at] for at in messages([part.stored for part in mine])]
+            outbound = {
+                rank: [sources[rank][at] for at in messages(asked[rank])] for rank in turn.answers
+            }
+            _take(turn, inbound, outbound, buffers)
 
 
 def _take(
@@ -305,18 +307,17 @@ def _requests(
     """Send each rank that this one asks what is wanted; return what others want of it, by rank."""
     asking = [rank for turn in turns for rank in turn.answers]
     sizes = {rank: torch.zeros(1, dtype=torch.int64) for rank in asking}
-    works: list[Any] = [dist.irecv(sizes[rank], src=rank) for rank in asking]
+    arrivals = [_begun(dist.irecv(sizes[rank], src=rank)) for rank in asking]
+    sent: list[Landing] = []
     for turn, parts in zip(turns, lists, strict=True):
         numbers = torch.from_numpy(encoded([part.stored for part in parts]))
-        works.append(dist.isend(torch.tensor([len(numbers)]), dst=turn.asks))
+        sent.append(_begun(dist.isend(torch.tensor([len(numbers)]), dst=turn.asks)))
         if len(numbers):
-            works.append(dist.isend(numbers, dst=turn.asks))
-    for each in works[: len(asking)]:
-        each.wait()
+            sent.append(_begun(dist.isend(numbers, dst=turn.asks)))
+    _land(arrivals)
     told = {rank: torch.empty(int(sizes[rank]), dtype=torch.int64) for rank in asking}
-    works += [dist.irecv(told[rank], src=rank) for rank in asking if len(told[rank])]
-    for each in works[len(asking) :]:
-        each.wait()
+    _land([_begun(dist.irecv(told[rank], src=rank)) for rank in asking if len(told[rank])])
+    _land(sent)
     return {rank: decoded(told[rank].numpy()) for rank in asking}
 
 
@@ -337,7 +338,7 @@ _VIEWS = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
 def _send(rank: int, parts: Sequence[_Source], buffer: TakeBuffer) -> Landing:
     """Begin to send a message."""
     if len(parts) == 1 and parts[0].elements.flags.c_contiguous:
-        whole = _readable(parts[0].elements)
+        whole = torch.from_numpy(parts[0].elements.reshape(-1).view(np.uint8))
     else:
         places = _places([part.stored for part in parts])
         whole = buffer(places[-1])
@@ -345,20 +346,20 @@ def _send(rank: int, parts: Sequence[_Source], buffer: TakeBuffer) -> Landing:
         for part, at in zip(parts, places[:-1], strict=True):
             to = room[at : at + part.stored.nbytes].view(part.elements.dtype)
             np.copyto(to.reshape(part.stored.shape), part.elements)
-    return partial(_wait, dist.isend(whole, dst=rank), whole)
+    return _begun(dist.isend(whole, dst=rank))
 
 
 def _receive(rank: int, parts: Sequence[WantedPart], buffer: TakeBuffer) -> Landing:
     """Begin to receive a message."""
     out = parts[0].out
     if len(parts) == 1 and out.device.type == "cpu" and out.is_contiguous():
-        return partial(_wait, dist.irecv(out.view(-1).view(torch.uint8), src=rank), out)
+        return _begun(dist.irecv(out.view(-1).view(torch.uint8), src=rank))
     places = _places([part.stored for part in parts])
     whole = buffer(places[-1])
-    work = dist.irecv(whole, src=rank)
+    arrive = _begun(dist.irecv(whole, src=rank))
 
     def land() -> None:
-        _wait(work, whole)
+        arrive()
         for part, at in zip(parts, places[:-1], strict=True):
             flat = whole[at : at + part.stored.nbytes].view(part.out.dtype)
             part.out.copy_(flat.view(part.out.shape))
@@ -366,10 +367,10 @@ def _receive(rank: int, parts: Sequence[WantedPart], buffer: TakeBuffer) -> Land
     return land
 
 
-def _wait(work: Any, held: torch.Tensor) -> None:
-    """Wait for a message, whose memory is held until then."""
-    work.wait()
-    del held
+def _begun(work: dist.Work | None) -> Landing:
+    """Return how to wait for a message; until then it holds its memory."""
+    assert work is not None  # only a rank outside of the group has none
+    return work.wait
 
 
 def _land(posted: Sequence[Landing]) -> None:
@@ -383,11 +384,3 @@ def _places(parts: Sequence[StoredPart]) -> list[int]:
     for each in parts:
         found.append(found[-1] + each.nbytes + -each.nbytes % ALIGNED)
     return found
-
-
-def _readable(elements: NDArray[np.generic]) -> torch.Tensor:
-    """View contiguous elements as bytes to send: of a mapping that cannot be written, nor is."""
-    flat = elements.reshape(-1).view(np.uint8)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(flat)
