@@ -378,11 +378,15 @@ def _land(posted: Sequence[Landing]) -> None:
 
 
 def _places(parts: Sequence[StoredPart]) -> list[int]:
-    """Where each part begins in a message, and where the message ends."""
-    found = [0]
+    """Where each part begins in a message, and where the last one ends.
+
+    Nothing follows the last one: alone it is sent and received in place on either side.
+    """
+    found, end = list[int](), 0
     for each in parts:
-        found.append(found[-1] + each.nbytes + -each.nbytes % ALIGNED)
-    return found
+        found.append(end + -end % ALIGNED)
+        end = found[-1] + each.nbytes
+    return [*found, end]
 
 
 def _readable(elements: NDArray[np.generic]) -> torch.Tensor:
