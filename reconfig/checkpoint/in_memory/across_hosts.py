@@ -352,7 +352,9 @@ def _receive(rank: int, parts: Sequence[WantedPart], buffer: TakeBuffer) -> Land
     """Begin to receive a message."""
     out = parts[0].out
     if len(parts) == 1 and out.device.type == "cpu" and out.is_contiguous():
-        return partial(_wait, dist.irecv(out.view(-1).view(torch.uint8), src=rank), out)
+        # Not view(-1): what has one element is contiguous whatever its stride, which stays then.
+        flat = out.as_strided((out.numel(),), (1,)).view(torch.uint8)
+        return partial(_wait, dist.irecv(flat, src=rank), out)
     places = _places([part.stored for part in parts])
     whole = buffer(places[-1])
     work = dist.irecv(whole, src=rank)
