@@ -220,7 +220,9 @@ def settle(
         Fenced: a newer attempt exists; it is not published.
     """
     mapped = settle_of_host(staging, memory)
-    if mapped is not None:
+    if mapped is None:
+        open_checkpoint(staging)  # not only so because what says where the files are has gone
+    else:
         await_hosts()
         (staging / host_memory.MEMORY).unlink()
         damage.check(open_checkpoint(staging), only=_in_folder(open_sealed(staging), mapped))

@@ -353,7 +353,9 @@ def _receive(rank: int, parts: Sequence[WantedPart], buffer: TakeBuffer) -> Land
     """Begin to receive a message."""
     out = parts[0].out
     if len(parts) == 1 and out.device.type == "cpu" and out.is_contiguous():
-        return _begun(dist.irecv(out.view(-1).view(torch.uint8), src=rank))
+        # Not view(-1): what has one element is contiguous whatever its stride, which stays then.
+        flat = out.as_strided((out.numel(),), (1,)).view(torch.uint8)
+        return _begun(dist.irecv(flat, src=rank))
     places = _places([part.stored for part in parts])
     whole = buffer(places[-1])
     arrive = _begun(dist.irecv(whole, src=rank))
@@ -379,8 +381,12 @@ def _land(posted: Sequence[Landing]) -> None:
 
 
 def _places(parts: Sequence[StoredPart]) -> list[int]:
-    """Where each part begins in a message, and where the message ends."""
-    found = [0]
+    """Where each part begins in a message, and where the last one ends.
+
+    Nothing follows the last one: alone it is sent and received in place on either side.
+    """
+    found, end = list[int](), 0
     for each in parts:
-        found.append(found[-1] + each.nbytes + -each.nbytes % ALIGNED)
-    return found
+        found.append(end + -end % ALIGNED)
+        end = found[-1] + each.nbytes
+    return [*found, end]

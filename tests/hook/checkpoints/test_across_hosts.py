@@ -125,6 +125,7 @@ def exchanging_rank() -> int:
     across_hosts.MESSAGE, across_hosts.ALONE = 256, 96
     for number in range(ROUNDS):
         compared += _round(folder, rank, number, memory)
+    _alone(folder, rank, memory)
     _refusals(folder, rank, memory)
     (folder / f"told-{rank}").write_text(str(compared))
     dist.barrier()
@@ -154,6 +155,23 @@ def _round(folder: Path, rank: int, number: int, memory: HostMemory) -> int:
         expected = narrow(wholes[key], Box(box.offset, tuple(box.local.shape)))
         assert _bits(box.local) == _bits(expected), (number, key)
     return len(wanted)
+
+
+def _alone(folder: Path, rank: int, memory: HostMemory) -> None:
+    """A part of any size, alone in its message, in place on one side and gathered on the other."""
+    chance = random.Random(3)
+    wholes = {"model.t": torch.arange(81, dtype=torch.int16).view(9, 9)}
+    opened = _staged(folder / ".step-00000998.attempt-1.staging", rank, wholes, chance, memory)
+    mapped = memory.files(opened.folder)
+    assert mapped is not None
+    for place, apart in itertools.product(
+        (Box((2, 3), (3, 3)), Box((4, 0), (1, 9)), Box((5, 1), (1, 1))), (1, 2)
+    ):
+        local = torch.zeros(18, dtype=torch.int16)[: apart * place.count : apart].view(place.shape)
+        box = LocalBox(key="model.t", whole=(9, 9), offset=place.start, local=local)
+        direct.read(opened, {"model.t": box}, mapped)
+        fetch(opened, {"model.t": box}, mapped, group.gather(memory.here))
+        assert torch.equal(local, narrow(wholes["model.t"], place)), (place, apart)
 
 
 def _refusals(folder: Path, rank: int, memory: HostMemory) -> None:

@@ -294,13 +294,20 @@ def _block_ends(nbytes: int) -> list[int]:
     "text", ["", "[]", '{"data-0-0.safetensors": {"at": 0}}', '{"a": {"area": 3}}']
 )
 def test_a_plan_that_is_damaged_is_a_sentence(tmp_path: Path, text: str) -> None:
-    """It opens nothing; and beside the files of a published checkpoint nobody looks at it."""
+    """It opens nothing, and one that is gone gives no name to a folder without files.
+
+    Beside the files of a published checkpoint nobody looks at it.
+    """
     folder, memory = RunFolder(tmp_path), HostMemory()
     path = saved(folder, built(1), memory)
     whole = (path / MEMORY).read_text()
     (path / MEMORY).write_text(text)
     with pytest.raises(CheckpointDamaged, match=r"memory\.json: "):
         memory.files(path)
+    (path / MEMORY).unlink()
+    with pytest.raises(CheckpointDamaged, match="cannot be read"):
+        settle(folder, path, memory, step=3, attempt=1, fence=lambda: None)
+    assert folder.checkpoints() == []
     (path / MEMORY).write_text(whole)
     settle(folder, path, memory, step=3, attempt=1, fence=lambda: None)
     (folder.checkpoint(3) / MEMORY).write_text(text)
