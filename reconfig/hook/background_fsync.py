@@ -217,7 +217,8 @@ class BackgroundFsync:
                 self._folder, staged, partial(self._fence, staged), self._memory,
                 partial(self._await_hosts, staged),
             )  # fmt: skip
-        except (OSError, Fenced, CheckpointDamaged) as error:
+        except Exception as error:
+            # Whatever it is: without a `problem` the next switch would count on what is not there.
             self.problem = f"{type(error).__name__}: {error}"
             with suppress(OSError):
                 self._await_hosts(staged)  # they write into the folder until then

@@ -6,11 +6,14 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
+from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.checkpoint import read_whole
 from wattmesh.reconfig.checkpoint.in_memory.early_rebuild import (
     HEADROOM,
@@ -18,7 +21,14 @@ from wattmesh.reconfig.checkpoint.in_memory.early_rebuild import (
     free_memory,
     refusal,
 )
-from wattmesh.reconfig.hook.background_fsync import StagedCheckpoint, durable_name, settle
+from wattmesh.reconfig.checkpoint.in_memory.host_memory import HostMemory
+from wattmesh.reconfig.hook.background_fsync import (
+    BackgroundFsync,
+    StagedCheckpoint,
+    durable_name,
+    settle,
+)
+from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.hook.launching.start import newest_whole
 from wattmesh.reconfig.launch.folder import RunFolder, attempt_of
 from wattmesh.reconfig.switch import SwitchState
@@ -115,6 +125,25 @@ def test_the_first_save_of_a_run_is_never_left_to_the_page_cache(
         assert run.with_daemon(socket_path).once() == 0, run.log()
     told = daemon.heard.transitions[-1].evidence["checkpoint"]
     assert told.startswith("on disk before the switch: there is no durable checkpoint")
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("can't start new thread")])
+def test_whatever_the_background_fails_with_is_a_reason_to_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The next switch hears of it, and nothing half written is left."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(checkpoint, "settle", fail)
+    folder = RunFolder(tmp_path)
+    staged = StagedCheckpoint(name=folder.staging(10, 1).name, step=10, attempt=1)
+    (tmp_path / staged.name).mkdir()
+    fsync = BackgroundFsync(cast(AttachedJob, SimpleNamespace(folder=folder)), HostMemory())
+    fsync._run(staged)
+    assert fsync.problem == f"{type(error).__name__}: {error}"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_copy_that_fails_in_the_background_undoes_nothing(
