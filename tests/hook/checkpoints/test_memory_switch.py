@@ -229,3 +229,29 @@ def test_without_shared_memory_the_copy_is_in_files(
 def _digest(run: Run, step: int) -> str:
     """The logical digest of a checkpoint, every byte of which was compared."""
     return read_whole(run.checkpoints / f"step-{step:08d}").digest
+
+
+def test_a_restart_in_place_of_a_switch_leaves_the_parts_of_both_hosts_on_the_disk(
+    zygote: Zygote, tmp_path: Path, socket_path: Path
+) -> None:
+    """Memory of the old layout stays held: each host writes its part before the launch ends."""
+    run = Run(
+        zygote,
+        tmp_path,
+        4,
+        layout=DP4,
+        steps=STEPS,
+        boundary_every=EVERY,
+        wait_for={str(SWITCH_AT): "order-1"},
+        deadlines=PATIENT,
+        leak_at=SWITCH_AT,
+    ).with_daemon(socket_path)
+    run.hosts = [(2, 2)]
+    with FakeDaemon(socket_path, run.out, [Wish(layout=TP2, ranks=(2, 1), at=SWITCH_AT)]) as daemon:
+        assert run.supervised() == 0, (run.said, run.log())
+    assert run.layouts() == ["dp4", "tp2"]
+    assert [line["step"] for line in run.lines()] == list(range(1, STEPS + 1))
+    stopping = next(t for t in daemon.heard.transitions if t.state is SwitchState.STOPPING)
+    assert "still held in memory (" in stopping.detail
+    assert read_whole(run.checkpoints / f"step-{NEW:08d}").step == NEW
+    assert "in the memory of 2 hosts" in str(daemon.heard.transitions[-1].evidence["checkpoint"])
