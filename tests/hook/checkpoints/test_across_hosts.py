@@ -122,7 +122,7 @@ def exchanging_rank() -> int:
     memory, compared = HostMemory(), 0
     memory.here = f"{ON[rank]} boot"
     # Messages of a few parts, so that buffers are used again and again.
-    across_hosts.MESSAGE, across_hosts.ALONE = 256, 96
+    across_hosts.MESSAGE, across_hosts.ALONE, across_hosts.BUFFERS = 64, 32, 2
     for number in range(ROUNDS):
         compared += _round(folder, rank, number, memory)
     _alone(folder, rank, memory)

@@ -30,6 +30,7 @@ from wattmesh.reconfig.hook.background_fsync import (
 )
 from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.hook.launching.start import newest_whole
+from wattmesh.reconfig.launch.failures.deadlines import Deadlines
 from wattmesh.reconfig.launch.folder import RunFolder, attempt_of
 from wattmesh.reconfig.switch import SwitchState
 
@@ -137,11 +138,20 @@ def test_whatever_the_background_fails_with_is_a_reason_to_wait_for_the_disk(
         raise error
 
     monkeypatch.setattr(checkpoint, "settle", fail)
-    folder = RunFolder(tmp_path)
+    folder, memory, asked = RunFolder(tmp_path), HostMemory(), list[bool]()
     staged = StagedCheckpoint(name=folder.staging(10, 1).name, step=10, attempt=1)
+    memory.hosts = (memory.here, "another boot")
+
+    def peek(_: str) -> str | None:
+        asked.append((tmp_path / staged.name).exists())
+        return "" if len(asked) > 1 else None  # it has written its part, at last
+
+    store = SimpleNamespace(separate=lambda _: SimpleNamespace(peek=peek))
+    job = SimpleNamespace(folder=folder, launch_store=store, deadlines=Deadlines())
     (tmp_path / staged.name).mkdir()
-    fsync = BackgroundFsync(cast(AttachedJob, SimpleNamespace(folder=folder)), HostMemory())
+    fsync = BackgroundFsync(cast(AttachedJob, job), memory)
     fsync._run(staged)
+    assert asked == [True, True]  # nobody's folder is taken away while it writes
     assert fsync.problem == f"{type(error).__name__}: {error}"
     assert list(tmp_path.iterdir()) == []
 

@@ -221,6 +221,63 @@ def test_a_changed_byte_of_the_copy_never_becomes_a_checkpoint(tmp_path: Path) -
     assert folder.checkpoints() == []
 
 
+class Table:
+    """An extra state with a tensor in it."""
+
+    def __init__(self) -> None:
+        """Fill it."""
+        self.rows = torch.arange(6.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give it."""
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it back."""
+        self.rows = state_dict["rows"]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_what_other_hosts_read_as_files_is_compared_too(tmp_path: Path) -> None:
+    """Tensors inside of values lie in a file beside; a changed byte there keeps it nameless."""
+    folder, memory, state = RunFolder(tmp_path), HostMemory(), built(1)
+    memory.spans_hosts = True
+    state.extra["table"] = Table()
+    path = saved(folder, state, memory)
+    (beside,) = path.glob("data-*")
+    whole = beside.read_bytes()
+    beside.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(CheckpointDamaged, match=rf"{beside.name} has changed"):
+        settle(folder, path, memory, step=3, attempt=1, fence=lambda: None)
+    assert folder.checkpoints() == []
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("spans_hosts", [False, True])
+def test_files_that_other_hosts_read_are_on_the_disk_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, spans_hosts: bool
+) -> None:
+    """Where there is no shared memory; on one host the page cache will do."""
+
+    def none(*_: object) -> int:
+        raise OSError("no memfd")
+
+    synced = set[str]()
+
+    def noted(fd: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{fd}").readlink().name)
+
+    monkeypatch.setattr(os, "memfd_create", none)
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "fdatasync", noted)
+    memory = HostMemory()
+    memory.spans_hosts = spans_hosts
+    path = saved(RunFolder(tmp_path), built(1), memory)
+    assert "no memfd" in memory.refused
+    names = {each.name for each in path.iterdir()}
+    assert names & synced == (names if spans_hosts else set())
+
+
 @pytest.mark.usefixtures("one_rank")
 def test_memory_that_cannot_be_had_is_a_sentence() -> None:
     """The copy then lies in files, and what could not be reserved ends no process."""

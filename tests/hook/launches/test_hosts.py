@@ -73,6 +73,9 @@ def test_a_job_goes_through_four_two_three_and_four_ranks_of_two_hosts(
     trained = {step: alone[step] for step in range(1, 21)}
     assert worst_difference(run.losses(), trained) <= 1e-5
     assert daemon.states() == GOOD * 3
+    # Of a host's two ranks one has written what both staged.
+    kept = sorted(each.name for each in run.checkpoints.glob("step-*"))
+    assert kept == ["step-00000010", "step-00000015", "step-00000020"], run.log()
     assert {line["host"] for line in run.lines()} == {"host-0", "host-1"}
     assert [each.reason for each in daemon.heard.finishes] == ["done"]
 
