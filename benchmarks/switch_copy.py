@@ -145,6 +145,11 @@ class Rank:
         dist.barrier()
 
 
+def tensors_in(gigabytes: float, side: int = SIDE) -> int:
+    """How many square parameters, with their slots, have so many bytes."""
+    return max(1, round(gigabytes * 1e9 / (len(NAMES) * 4 * side**2)))
+
+
 def memcpy_s(nbytes: int) -> list[float]:
     """Seconds, and processor seconds, of one thread for so many bytes, 256 MiB at a time."""
     block = min(nbytes, 1 << 28)
@@ -225,7 +230,7 @@ def rows(gigabytes: str = GIGABYTES, rounds: int = ROUNDS) -> list[dict[str, Any
     """Measure every size that fits in free memory; the others have a row that says so."""
     sizes = [float(each) for each in gigabytes.split(",")]
     fitting = [each for each in sizes if each * 1e9 * NEEDED < free_memory()]
-    counts = [max(1, round(each * 1e9 / (len(NAMES) * 4 * SIDE**2))) for each in fitting]
+    counts = [tensors_in(each) for each in fitting]
     found = moved(counts, rounds)
     left = f"not measured, {free_memory() / 1e9:.1f} GB of memory are free"
     return [

@@ -34,7 +34,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from benchmarks.report import Goal, Report, run
-from benchmarks.switch_copy import NAMES, NEEDED, RANKS, Rank
+from benchmarks.switch_copy import NAMES, NEEDED, RANKS, Rank, tensors_in
 from tests.hook import hosts
 from tests.hook.harness import Zygote
 from wattmesh.reconfig.checkpoint.in_memory.early_rebuild import free_memory
@@ -49,11 +49,6 @@ SIDE = 2048
 BLOCK = 16 << 20
 FORMS = {"rows to columns": False, "rows swapped": True}
 PATIENCE_S = 560.0
-
-
-def tensors_in(gigabytes: float) -> int:
-    """How many parameters, with their slots, have so many bytes."""
-    return max(1, round(gigabytes * 1e9 / (len(NAMES) * 4 * SIDE**2)))
 
 
 def crossing(count: int, *, swapped: bool) -> int:
@@ -102,7 +97,7 @@ def rank_of_host() -> int:
     )
     sockets, told, number = Sockets(rank), [], 0
     for gigabytes in json.loads(os.environ["GIGABYTES"]):
-        count = tensors_in(gigabytes)
+        count = tensors_in(gigabytes, SIDE)
         own = Rank(rank, folder, SIDE)
         for form, swapped in FORMS.items():
             for turn in range(int(os.environ["ROUNDS"])):
@@ -146,7 +141,7 @@ def rows(gigabytes: str = GIGABYTES, rounds: int = ROUNDS) -> list[dict[str, Any
 def _rows(told: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for size, form in dict.fromkeys((each["gb"], each["form"]) for each in told):
         mine = [each for each in told if (each["gb"], each["form"]) == (size, form)]
-        nbytes = crossing(tensors_in(size), swapped=FORMS[form])
+        nbytes = crossing(tensors_in(size, SIDE), swapped=FORMS[form])
 
         def slowest(part: str, mine: list[dict[str, Any]] = mine) -> list[float]:
             return [max(rank[part][0] for rank in each["parts"]) for each in mine]

@@ -151,6 +151,7 @@ def save(
     inside: dict[str, torch.Tensor] = {}
     held: dict[str, LocalBox] = {}
     layout, rank = Layout.from_dict(header.layout), dist.get_rank()
+    sync = not staged or (memory is not None and memory.spans_hosts)
     try:
         in_step.leader_does(lambda: disk.do(partial(_make, staging)))
 
@@ -164,8 +165,7 @@ def save(
             pieces = direct.pieces_of(held, share, limit)
             if memory is not None and memory.reserve(staged_copy.nbytes_of(pieces)):
                 return disk.do(partial(_stage, staging, memory, rank, pieces, inside))
-            durable = not staged or (memory is not None and memory.spans_hosts)
-            return disk.do(partial(direct.write, staging, rank, pieces, durable=durable))
+            return disk.do(partial(direct.write, staging, rank, pieces, durable=sync))
 
         parts = in_step.together(own)
         share = direct.own_share(held)
@@ -174,7 +174,6 @@ def save(
         def finish() -> None:
             trainer = extra_state.together(header.to_json(), parts, facts_of(state))
             index = index_of([direct.part_of(*each) for each in enumerate(every)], HOOK, Declared())
-            sync = not staged or (memory is not None and memory.spans_hosts)
             _seal(staging, header, every, index, trainer, sync=sync)
             host_memory.note(staging, every, sync=sync)
             if not staged:
@@ -225,7 +224,8 @@ def settle(
     else:
         await_hosts()
         (staging / host_memory.MEMORY).unlink()
-        damage.check(open_checkpoint(staging), only=_in_folder(open_sealed(staging), mapped))
+        opened = open_checkpoint(staging)
+        damage.check(opened, only=_in_folder(opened, mapped))
     for path in sorted(staging.iterdir()):
         durable.fsync_file(path)
     publish(folder, staging, step=step, attempt=attempt, fence=fence)

@@ -197,10 +197,7 @@ class BackgroundFsync:
         problem, staged = "", _staged(replace(generation, staged=name))
         try:
             if self._job.leads(generation):
-                settle(
-                    self._folder, staged, partial(self._fence, staged), self._memory,
-                    partial(self._await_hosts, staged),
-                )  # fmt: skip
+                self._settle(staged)
             elif self._writes_for_host(generation):
                 self._write_of_host(staged)
         except (OSError, Fenced, CheckpointDamaged) as error:
@@ -213,10 +210,7 @@ class BackgroundFsync:
         began = time.monotonic()
         name = self._folder.checkpoint(staged.step).name
         try:
-            settle(
-                self._folder, staged, partial(self._fence, staged), self._memory,
-                partial(self._await_hosts, staged),
-            )  # fmt: skip
+            self._settle(staged)
         except Exception as error:
             # Whatever it is: without a `problem` the next switch would count on what is not there.
             self.problem = f"{type(error).__name__}: {error}"
@@ -235,6 +229,11 @@ class BackgroundFsync:
         with suppress(OSError):
             protected = {self._job.resumed_from, name}
             checkpoint.prune(self._folder, keep=self._job.keep, protected=protected)
+
+    def _settle(self, staged: StagedCheckpoint) -> None:
+        """Make a staged checkpoint durable and publish it; see `settle`."""
+        fence, hosts = partial(self._fence, staged), partial(self._await_hosts, staged)
+        settle(self._folder, staged, fence, self._memory, hosts)
 
     def _writes_for_host(self, generation: Generation) -> bool:
         """Return whether this rank writes what its host holds; the leader does so for its own."""

@@ -226,11 +226,6 @@ def test_without_shared_memory_the_copy_is_in_files(
     assert evidence["digest_before"] == evidence["digest_after"]
 
 
-def _digest(run: Run, step: int) -> str:
-    """The logical digest of a checkpoint, every byte of which was compared."""
-    return read_whole(run.checkpoints / f"step-{step:08d}").digest
-
-
 def test_a_restart_in_place_of_a_switch_leaves_the_parts_of_both_hosts_on_the_disk(
     zygote: Zygote, tmp_path: Path, socket_path: Path
 ) -> None:
@@ -255,3 +250,8 @@ def test_a_restart_in_place_of_a_switch_leaves_the_parts_of_both_hosts_on_the_di
     assert "still held in memory (" in stopping.detail
     assert read_whole(run.checkpoints / f"step-{NEW:08d}").step == NEW
     assert "in the memory of 2 hosts" in str(daemon.heard.transitions[-1].evidence["checkpoint"])
+
+
+def _digest(run: Run, step: int) -> str:
+    """The logical digest of a checkpoint, every byte of which was compared."""
+    return read_whole(run.checkpoints / f"step-{step:08d}").digest
