@@ -61,7 +61,7 @@ Place = tuple[Shape, Shape]
 def boxes_of(
     tensors: Mapping[str, torch.Tensor], orders: Orders | None = None
 ) -> dict[str, LocalBox]:
-    """Return this rank's boxes; a tensor without elements on it has none.
+    """Return this rank's boxes; a tensor whose elements are all on other ranks has none.
 
     They are by name; of a tensor whose rows are in an order of their own there is one for each run
     of successive rows, by the name and the first of them.
@@ -105,7 +105,7 @@ def _by_rows(box: LocalBox, order: Sequence[int]) -> Iterator[LocalBox]:
 def box_of(
     key: str, tensor: torch.Tensor, known: dict[Any, Place] | None = None
 ) -> LocalBox | None:
-    """Return the box of a tensor on this rank; None when it has no elements here.
+    """Return the box of a tensor on this rank; None when its elements are all on other ranks.
 
     Args:
         key: global name.
@@ -126,6 +126,9 @@ def box_of(
     shape, offset = _place(tensor, {} if known is None else known)
     with torch.no_grad():  # otherwise `to_local` would build an autograd graph
         local = tensor.to_local()
+    if math.prod(whole) == 0:  # every rank holds all of it, as where it is not sharded
+        empty = local.new_empty(whole)
+        return LocalBox(key=key, whole=whole, offset=(0,) * len(whole), local=empty)
     if math.prod(shape) == 0:
         return None
     if tuple(local.shape) != shape:

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 
 from wattmesh.errors import CallHuman
 from wattmesh.reconfig.checkpoint.digest import combine, local_digest, logical_digest, pieces_of
-from wattmesh.reconfig.launch.group import begin, end, gather_bytes
+from wattmesh.reconfig.launch.group import begin, end, gather, gather_bytes
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
 from wattmesh.reconfig.state.boxes import LocalBox, box_of
@@ -48,6 +48,7 @@ def main() -> int:
         "same_name_other_shape": same_name_other_shape,
         "covered": covered,
         "gathered": gathered,
+        "without_elements": without_elements,
     }
     said = {name: case() for name, case in cases.items()}
     if launch_store.rank == 0:
@@ -86,6 +87,19 @@ def _place(tensor: torch.Tensor, mesh: DeviceMesh, placements: tuple[Any, Any]) 
     if any(each.is_shard() and each.dim >= tensor.dim() for each in placements):
         return tensor
     return distribute_tensor(tensor, mesh, placements)
+
+
+def without_elements() -> list[list[bool]]:
+    """Whether every rank has the same box of a tensor without elements, sharded and not."""
+    mesh = init_device_mesh("cpu", (4,))
+    said = []
+    for shape in ((4, 0), (0, 4), (0,)):
+        plain = torch.zeros(shape)
+        sharded = distribute_tensor(plain, mesh, [Shard(0)])
+        boxes = [box_of("w", plain), box_of("w", sharded)]
+        ids = [-1 if box is None else box.box_id for box in boxes]
+        said.append([each == ids[0] for ids in gather(ids) for each in ids])
+    return said
 
 
 def fsdp_and_tp() -> dict[str, Any]:

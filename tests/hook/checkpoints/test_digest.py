@@ -258,3 +258,8 @@ def test_complex_tensors_are_refused_by_name() -> None:
 def test_values_of_every_length_reach_every_rank(shards: dict[str, Any]) -> None:
     """Short ones need one round, longer ones a second, whose rows must be aligned."""
     assert shards["gathered"] == []
+
+
+def test_a_tensor_without_elements_has_the_same_box_on_every_rank(shards: dict[str, Any]) -> None:
+    """What was saved of it is found again in any layout."""
+    assert shards["without_elements"] == [[True] * 8] * 3
