@@ -146,7 +146,11 @@ def _check_extra(states: Mapping[str, Stateful], kind: str) -> None:
                 f"checkpoint: State.{kind}[{name!r}] cannot give its state ({words(error)}); mend "
                 "its state_dict, or leave it out."
             ) from error
-        plain.encode(told, f"{kind}.{name}", {})
+        inside: dict[str, torch.Tensor] = {}
+        plain.encode(told, f"{kind}.{name}", inside)
+        for where, tensor in inside.items():
+            _check_tensor(where, tensor)
+        boxes_of(inside)
 
 
 def _check_optimizers(state: State) -> None:

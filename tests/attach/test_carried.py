@@ -188,6 +188,10 @@ def with_buffer(buffer: torch.Tensor) -> nn.Module:
         (state(make=with_function), r"optim.param_groups.weight.warp is a function"),
         (state(average=Broken()), r"State.extra\['average'\] cannot give its state \(NotImpl"),
         (scheduled(Warped), "extra.schedule.warp is a function"),
+        (
+            state(average=with_buffer(torch.ones(3, dtype=torch.complex64))),
+            "'extra.average.mask' is complex; store it with view_as_real",
+        ),
         (state(with_buffer(torch.eye(3).to_sparse())), "'mask' is sparse; keep it dense"),
         (state(with_buffer(torch.ones(3, dtype=torch.complex64))), "'model.mask' is complex"),
         (
