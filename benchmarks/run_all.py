@@ -24,6 +24,7 @@ PAGE, README = REPOSITORY / "docs" / "results.md", REPOSITORY / "README.md"
 VARIANTS = {
     "checkpoint": ("--load",),
     "equivalence": ("--part job-types", "--part bottleneck"),
+    "forecast": ("--data ../shared/data/weather",),
     "switch": ("--part bytes", "--part hosts", "--part soak"),
 }
 """Benchmarks that measure something else with an option; run with it as well."""
