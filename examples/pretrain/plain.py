@@ -11,6 +11,7 @@ from examples.pretrain.options import Options
 from examples.pretrain.pace import OwnPace
 from examples.pretrain.train import build_state, step_row, train_step
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.step_log import StepLog
 
@@ -34,9 +35,9 @@ def train_plain(options: Options) -> None:
             )
         _train(options)
     finally:
-        # Let gloo's groups end with the process: explicit destruction hangs one time in a hundred.
-        if dist.get_backend() != "gloo":
-            dist.destroy_process_group()
+        # While Python ends, a thread of gloo that drops a tensor would abort the process; and
+        # `destroy_process_group` alone waits for that thread with the GIL, which it may need.
+        group.end()
 
 
 def _train(options: Options) -> None:
