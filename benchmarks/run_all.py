@@ -47,6 +47,11 @@ def commands() -> list[str]:
     ]
 
 
+def result_file(command: str) -> Path:
+    """Return the file that the JSON of a benchmark is kept in."""
+    return RESULTS / (re.sub(r"\W+", "-", command) + ".json")
+
+
 def run_one(command: str) -> tuple[dict[str, Any] | None, str]:
     """Run one benchmark: its JSON, or None and the last line it wrote to stderr."""
     name, *options = command.split()
@@ -75,8 +80,7 @@ def main(chosen: Sequence[str] = ()) -> int:
             failures[command] = words
             print(f"  did not run: {words}", file=sys.stderr)
             continue
-        name = command.replace(" --", "-").replace(" ", "-")
-        write_text(RESULTS / f"{name}.json", json.dumps(result, indent=2) + "\n")
+        write_text(result_file(command), json.dumps(result, indent=2) + "\n")
         results.append(result)
         missed = [goal["name"] for goal in result["goals"] if not goal["ok"]]
         print(f"  {len(result['goals'])} goals, missed: {', '.join(missed) or 'none'}")

@@ -107,6 +107,13 @@ def test_a_variant_is_run_as_well() -> None:
     assert set(run_all.VARIANTS) <= set(run_all.names())
 
 
+def test_every_result_has_a_file_of_its_own() -> None:
+    """Options may hold a path."""
+    files = [run_all.result_file(each) for each in run_all.commands()]
+    assert len(set(files)) == len(files)
+    assert {each.parent for each in files} == {run_all.RESULTS}
+
+
 def test_no_spawned_process_is_asked_for_a_function_of_main() -> None:
     """A package's `__main__` is not imported there: such a benchmark could not run at all."""
 
