@@ -161,9 +161,10 @@ class Closes(Protocol):
 
 def component_of(device: str) -> Component:
     """Derive the component from a device's name (see `PowerReading.gpu_uuid`)."""
-    kind = device.partition(":")[0]
-    hosts = {each.value: each for each in Component if each is not Component.GPU}
-    return hosts.get(kind, Component.GPU)
+    return _HOSTS.get(device.partition(":")[0], Component.GPU)
+
+
+_HOSTS = {each.value: each for each in Component if each is not Component.GPU}
 
 
 def moment_of_read(before_s: float) -> tuple[float, float]:

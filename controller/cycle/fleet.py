@@ -7,6 +7,7 @@ settable, whatever the node reported before.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from wattmesh.controller.cycle.cap_held import CapNow
@@ -190,41 +191,85 @@ def controls(nodes: Iterable[NodeRow], now: datetime) -> dict[str, GpuControl]:
     return found
 
 
-def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
-    """Combine the newest readings of all nodes, as if one sampler had read them."""
-    readings: list[PowerReading] = []
-    missing: list[str] = []
-    silent: list[str] = []
-    troubles: list[tuple[str, str]] = []
-    for node in nodes:
-        fresh = recently_heard(node, now)
-        if not fresh:
-            silent.append(node.node)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldByNode:
+    """What one node tells, whenever it is looked at.
+
+    Attributes:
+        parts: its devices, but the node's own meter.
+        readings: of those that were read lately. `missing`: the others.
+        strange: what was left out of its deliveries, and why, as a sentence.
+        troubles: what cannot be read of it while it is heard, as sentences.
+    """
+
+    parts: tuple[str, ...]
+    readings: tuple[PowerReading, ...]
+    missing: tuple[str, ...]
+    strange: str
+    troubles: tuple[str, ...]
+
+    @classmethod
+    def of(cls, node: NodeRow) -> "ToldByNode":
+        """Read a node's row."""
+        parts, readings, troubles = _parts(node), list[PowerReading](), list[str]()
         try:
-            told = _readings(node) if fresh else []
+            readings = _readings(node)
         except Exception as error:
             # A last resort behind the API's range checks: one node's data must not stop the others.
-            troubles.append((node.node, f"what it tells cannot be read ({cause(error)})"))
-            told = []
-        readings += told
-        missing += set(_parts(node)) - {each.gpu_uuid for each in told}
-        strange = node.facts.get(STRANGE)
-        if strange:
-            troubles.append((node.node, str(strange)))
-        if fresh:
-            troubles += [(node.node, str(each)) for each in _own_troubles(node)]
-    trouble = ""
-    if silent:
-        trouble = (
-            f"{len(silent)} nodes are not heard ({', '.join(silent[:5])}); look at `systemctl "
-            "status wattmesh-agent` there"
+            troubles.append(f"what it tells cannot be read ({cause(error)})")
+        read = {each.gpu_uuid for each in readings}
+        return cls(
+            parts=tuple(parts),
+            readings=tuple(readings),
+            missing=tuple(name for name in parts if name not in read),
+            strange=str(node.facts.get(STRANGE) or ""),
+            troubles=(*troubles, *map(str, _own_troubles(node))),
         )
-    return Sample(
-        readings=tuple(readings),
-        missing=tuple(missing),
-        trouble=trouble,
-        troubles=tuple(troubles),
-    )
+
+
+class FleetSampler:
+    """Combines the newest readings of all nodes, as if one sampler had read them.
+
+    A node's row is read once, however often it is looked at: devices may be tens of thousands.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._known: dict[str, tuple[NodeRow, ToldByNode]] = {}
+
+    def sample(self, nodes: Iterable[NodeRow], now: datetime) -> Sample:
+        """Combine what these nodes tell."""
+        self._known = {node.node: (node, self._told(node)) for node in nodes}
+        readings: list[PowerReading] = []
+        missing: list[str] = []
+        silent: list[str] = []
+        troubles: list[tuple[str, str]] = []
+        for node, told in self._known.values():
+            if recently_heard(node, now):
+                readings += told.readings
+                missing += told.missing
+                troubles += [(node.node, each) for each in told.troubles]
+            else:
+                silent.append(node.node)
+                missing += told.parts
+            if told.strange:
+                troubles.append((node.node, told.strange))
+        trouble = ""
+        if silent:
+            trouble = (
+                f"{len(silent)} nodes are not heard ({', '.join(silent[:5])}); look at "
+                "`systemctl status wattmesh-agent` there"
+            )
+        return Sample(
+            readings=tuple(readings),
+            missing=tuple(missing),
+            trouble=trouble,
+            troubles=tuple(troubles),
+        )
+
+    def _told(self, node: NodeRow) -> ToldByNode:
+        row, told = self._known.get(node.node, (None, None))
+        return told if told is not None and row is node else ToldByNode.of(node)
 
 
 def _readings(node: NodeRow) -> list[PowerReading]:
@@ -349,4 +394,9 @@ def _whole(value: object) -> int | None:
 
 
 def _member(kind: Any, value: object, default: Any) -> Any:
-    return kind(value) if value in set(kind) else default
+    return kind(value) if value in _values(kind) else default
+
+
+@cache
+def _values(kind: Any) -> frozenset[Any]:
+    return frozenset(kind)

@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from wattmesh.controller.accounting.closing_runs import close_runs
 from wattmesh.controller.cycle.cap_held import CapNow
 from wattmesh.controller.cycle.cycle import Cycle
-from wattmesh.controller.cycle.fleet import SILENT_HELD, FleetSnapshot, holders
-from wattmesh.controller.cycle.fleet import sample as fleet_sample
+from wattmesh.controller.cycle.fleet import SILENT_HELD, FleetSampler, FleetSnapshot, holders
 from wattmesh.controller.cycle.journal_snapshot import JournalObservation
 from wattmesh.controller.cycle.observe import JournalObserver
 from wattmesh.controller.daemon.metering import Metering
@@ -204,12 +203,13 @@ class FleetDuty:
     def __init__(self, loop_facts: LoopFacts) -> None:
         """Keep the loop facts."""
         self._loop_facts = loop_facts
+        self._sampler = FleetSampler()
 
     def turn(self) -> None:
         """Take the nodes as the newest cycle saw them."""
         loop_facts = self._loop_facts
         monotonic_s = loop_facts.clock.monotonic()
-        newest = fleet_sample(loop_facts.fleet.nodes, loop_facts.clock.now())
+        newest = self._sampler.sample(loop_facts.fleet.nodes, loop_facts.clock.now())
         loop_facts.sampled = _sampled(loop_facts.sampled, monotonic_s, newest)
 
     def close(self) -> None:

@@ -63,8 +63,11 @@ def settle(connection: Connection, now_us: int) -> str:
 
 def copied_until_us(connection: Connection) -> int:
     """Give when a copy became a journal of its own, in microseconds since 1970; 0: no copy."""
-    row = connection.execute(select(IDENTITY).where(IDENTITY.c.came_from != "")).one_or_none()
+    row = connection.execute(_COPY).one_or_none()
     return row.made_at if row else 0
+
+
+_COPY = select(IDENTITY).where(IDENTITY.c.came_from != "")
 
 
 def set_apart(connection: Connection) -> str:

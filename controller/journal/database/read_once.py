@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import Connection, select, union_all
+from sqlalchemy import BindParameter, Connection, bindparam, select, union_all
 
 from wattmesh.controller.journal.database.tables import COUNTERS, COVERAGE, NODE_COUNTERS
 from wattmesh.controller.journal.database.values import from_us, to_us
@@ -21,6 +21,19 @@ from wattmesh.telemetry.energy.unobserved import MILLISECOND, without
 
 Spans = Mapping[str, Sequence[tuple[int, int]]]
 """Half-open spans by device, in microseconds since 1970."""
+
+_NAMES: BindParameter[str] = bindparam("names", expanding=True)
+_COVERED = select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(_NAMES)).order_by(COVERAGE.c.from_at)
+_COUNTED = select(NODE_COUNTERS.c.gpu_uuid, NODE_COUNTERS.c.since_us, NODE_COUNTERS.c.at).where(
+    NODE_COUNTERS.c.gpu_uuid.in_(_NAMES)
+)
+_MINE = _COUNTED.where(NODE_COUNTERS.c.node == bindparam("which"))
+_OTHERS = union_all(
+    select(COUNTERS.c.gpu_uuid, COUNTERS.c.since_us, COUNTERS.c.at).where(
+        COUNTERS.c.gpu_uuid.in_(_NAMES)
+    ),
+    _COUNTED.where(NODE_COUNTERS.c.node != bindparam("which")),
+)
 
 
 def once(
@@ -61,8 +74,7 @@ def once(
 
 def _booked_time(connection: Connection, devices: Iterable[str]) -> Spans:
     found = defaultdict[str, list[tuple[int, int]]](list)
-    query = select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(sorted(devices)))
-    for row in connection.execute(query.order_by(COVERAGE.c.from_at)):
+    for row in connection.execute(_COVERED, {"names": sorted(devices)}):
         found[row.gpu_uuid].append((row.from_at, row.until_at))
     return found
 
@@ -75,15 +87,8 @@ def _theirs(
     It is read from their newest counters, which stay when a node is retired. A counter that does
     not say since when it is booked counts from the first covered moment.
     """
-    names, own, nodes = sorted(devices), COUNTERS.c, NODE_COUNTERS.c
-    query = union_all(
-        select(own.gpu_uuid, own.since_us, own.at).where(own.gpu_uuid.in_(names)),
-        select(nodes.gpu_uuid, nodes.since_us, nodes.at).where(
-            nodes.gpu_uuid.in_(names), nodes.node != node
-        ),
-    )
     found = defaultdict[str, list[Span]](list)
-    for row in connection.execute(query):
+    for row in connection.execute(_OTHERS, {"names": sorted(devices), "which": node}):
         since_us = row.since_us or covered[row.gpu_uuid][0][0]
         if since_us < row.at:
             found[row.gpu_uuid].append((from_us(since_us), from_us(row.at)))
@@ -92,11 +97,8 @@ def _theirs(
 
 def _delivered(connection: Connection, node: str, devices: Iterable[str]) -> Mapping[str, int]:
     """Give up to when a node has delivered each device, in microseconds since 1970."""
-    table = NODE_COUNTERS.c
-    query = select(table.gpu_uuid, table.at).where(
-        table.node == node, table.gpu_uuid.in_(sorted(devices))
-    )
-    return {row.gpu_uuid: row.at for row in connection.execute(query)}
+    found = connection.execute(_MINE, {"names": sorted(devices), "which": node})
+    return {row.gpu_uuid: row.at for row in found}
 
 
 def _window(row: EnergyRow, begun: datetime, until: datetime) -> Span:

@@ -5,9 +5,8 @@ when its node has not seen it for a day, or was retired: then it was moved or re
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
@@ -32,48 +31,61 @@ _HELD = select(INCARNATIONS.c.run, INCARNATIONS.c.gpus, INCARNATIONS.c.allocated
 )
 
 
-def elsewhere(
-    connection: Connection, node: str, devices: Collection[str], now: datetime
-) -> dict[str, str]:
-    """Map those of these devices that belong to another node to that node."""
-    return {
-        row.gpu_uuid: row.node
-        for row in _rows(connection, devices)
-        if row.node != node and row.seen_at > to_us(now - FREE_AFTER)
-    }
+class DeviceOwners:
+    """Which nodes some devices belong to, read once in a delivery's transaction."""
 
+    def __init__(self, connection: Connection, devices: Collection[str]) -> None:
+        """Read the owners of `devices`; of no others can be asked."""
+        self._connection = connection
+        self._known: dict[str, tuple[str, int]] = {}
+        self._read(devices)
 
-def bind(
-    connection: Connection,
-    node: str,
-    devices: Collection[str],
-    seen: Collection[str],
-    now: datetime,
-) -> None:
-    """Assign free devices to a node, and record which of its devices it sees.
+    def elsewhere(self, node: str, devices: Collection[str], now: datetime) -> dict[str, str]:
+        """Map those of these devices that belong to another node to that node."""
+        free_us, found = to_us(now - FREE_AFTER), dict[str, str]()
+        for name in devices:
+            owner, seen_us = self._known.get(name, (node, 0))
+            if owner != node and seen_us > free_us:
+                found[name] = owner
+        return found
 
-    Raises:
-        InputInvalid: it would have more devices than a node can have; nothing is to be written.
-    """
-    known = {row.gpu_uuid: row for row in _rows(connection, devices)}
-    for name in devices:
-        row = known.get(name)
-        mine = row is not None and row.node == node
-        if mine and (name not in seen or known[name].seen_at > to_us(now - REFRESHED)):
-            continue
-        values = {"gpu_uuid": name, "node": node, "seen_at": to_us(now)}
-        if row is None:
-            insert_new(connection, NODE_DEVICES, values)
-        else:
-            upsert(connection, NODE_DEVICES, [values])
-    if all(name in known for name in devices):
-        return
-    lately = NODE_DEVICES.c.seen_at > to_us(now - FREE_AFTER)
-    many = connection.execute(
-        select(func.count()).where(NODE_DEVICES.c.node == node, lately)
-    ).scalar_one()
-    if many > MOST_METERS:
-        raise InputInvalid(too_many(node, many))
+    def bind(
+        self, node: str, devices: Collection[str], seen: Collection[str], now: datetime
+    ) -> None:
+        """Assign free devices to a node, and record which of its devices it sees.
+
+        Raises:
+            InputInvalid: it would have more devices than a node can have; nothing is to be written.
+        """
+        new = False
+        for name in devices:
+            owner, seen_us = self._known.get(name, ("", 0))
+            if owner == node and (name not in seen or seen_us > to_us(now - REFRESHED)):
+                continue
+            values = {"gpu_uuid": name, "node": node, "seen_at": to_us(now)}
+            if owner:
+                upsert(self._connection, NODE_DEVICES, [values])
+            elif insert_new(self._connection, NODE_DEVICES, values):
+                new = True
+            else:  # another node was first, in a transaction beside this one
+                self._read([name])
+                continue
+            self._known[name] = (node, to_us(now))
+        if new:
+            self._check_count(node, now)
+
+    def _read(self, devices: Collection[str]) -> None:
+        if devices:
+            found = self._connection.execute(_DEVICES, {"names": sorted(devices)})
+            self._known.update((row.gpu_uuid, (row.node, row.seen_at)) for row in found)
+
+    def _check_count(self, node: str, now: datetime) -> None:
+        lately = NODE_DEVICES.c.seen_at > to_us(now - FREE_AFTER)
+        many = self._connection.execute(
+            select(func.count()).where(NODE_DEVICES.c.node == node, lately)
+        ).scalar_one()
+        if many > MOST_METERS:
+            raise InputInvalid(too_many(node, many))
 
 
 def too_many(node: str, many: int) -> str:
@@ -116,9 +128,3 @@ def left_out_sentence(strange: Mapping[str, str]) -> str:
         f"retire {owner} (`wattmesh nodes retire {owner}`), or wait a day; if not, see who holds "
         "this node's token"
     )
-
-
-def _rows(connection: Connection, devices: Collection[str]) -> Sequence[Any]:
-    if not devices:
-        return ()
-    return connection.execute(_DEVICES, {"names": sorted(devices)}).all()

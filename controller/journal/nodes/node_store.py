@@ -51,6 +51,7 @@ from wattmesh.controller.journal.database.values import (
 from wattmesh.controller.journal.energy.changes import note
 from wattmesh.controller.journal.energy.coverage import extend
 from wattmesh.controller.journal.nodes import node_devices
+from wattmesh.controller.journal.nodes.node_devices import DeviceOwners
 from wattmesh.controller.journal.nodes.node_facts import CHECKED, STRANGE, stored
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.ranges import HIGHEST_W, MOST_METERS
@@ -119,13 +120,13 @@ class NodeStore:
         with self._database.writing() as connection:
             known = _held(connection, node, now)
             told = {*report.devices, *report.missing}
-            strange = node_devices.elsewhere(connection, node, told, now)
-            node_devices.bind(
-                connection, node, {*report.devices} - {*strange}, {*report.devices}, now
-            )
+            owners = DeviceOwners(connection, told | _booked(batch))
+            strange = owners.elsewhere(node, told, now)
+            owners.bind(node, {*report.devices} - {*strange}, {*report.devices}, now)
             new = batch is not None and _moved(connection, batch, known.forgotten_at, now)
             if batch is not None and new:
-                _check_own(connection, node, batch, now)
+                _check_own(owners, node, batch, now)
+                node_devices.check_charged(connection, node, batch.rows)
                 values = [_values(row) for row in once(connection, node, batch, _merged(rows))]
                 _add_or_insert(connection, values)
                 _check_sums(connection, values)
@@ -193,18 +194,24 @@ def _without_devices_of_others(report: Report, strange: Mapping[str, str]) -> Re
     )
 
 
-def _check_own(connection: Connection, node: str, batch: EnergyBatch, now: datetime) -> None:
-    """Let a node book only the energy of its own devices, for runs that were on it.
+def _booked(batch: EnergyBatch | None) -> set[str]:
+    """Name the devices that a batch has rows or counters of."""
+    if batch is None:
+        return set()
+    return {row.gpu_uuid for row in batch.rows} | {each.gpu_uuid for each in batch.baselines}
+
+
+def _check_own(owners: DeviceOwners, node: str, batch: EnergyBatch, now: datetime) -> None:
+    """Let a node book only the energy of its own devices.
 
     Raises:
-        InputInvalid: a device is another node's, or a run was never here.
+        InputInvalid: a device is another node's.
     """
-    booked = {row.gpu_uuid for row in batch.rows} | {each.gpu_uuid for each in batch.baselines}
-    strange = node_devices.elsewhere(connection, node, booked, now)
+    booked = _booked(batch)
+    strange = owners.elsewhere(node, booked, now)
     if strange:
         raise InputInvalid(node_devices.left_out_sentence(strange))
-    node_devices.bind(connection, node, booked, (), now)
-    node_devices.check_charged(connection, node, batch.rows)
+    owners.bind(node, booked, (), now)
 
 
 def _check_sums(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:

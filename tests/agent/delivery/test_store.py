@@ -1,5 +1,6 @@
 """What nodes deliver, in the journal: each batch once, changes added, on both databases."""
 
+import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +13,7 @@ from sqlalchemy import update
 
 from tests.agent.delivery.ledgers import SLOT, T0, amounts, counter, row
 from wattmesh.controller.api.handlers.agents import laid
-from wattmesh.controller.cycle.fleet import controls, gpus_read, own_gpus_read, sample
+from wattmesh.controller.cycle.fleet import FleetSampler, controls, gpus_read, own_gpus_read
 from wattmesh.controller.journal.database.tables import NODES
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes.node_store import NodeRow
@@ -197,7 +198,7 @@ def test_coverage_counts_what_was_seen_lately_of_what_is_expected() -> None:
     nodes = [node(), node("n2", 29.0, G1=told, G2=old), node("n3", 31.0, G3=told)]
     nodes.append(node("n4", 0.0, G4={"at": T0.isoformat(), "silent": True}, G5=told))
     assert gpus_read(nodes, T0).site == (3, 6)
-    together = sample(nodes, T0)
+    together = FleetSampler().sample(nodes, T0)
     assert {each.gpu_uuid for each in together.readings} == {"G0", "cpu:n1:0", "G1", "G5"}
     assert set(together.missing) == {"G2", "G3", "G4"}
     assert "n3" in together.trouble
@@ -208,9 +209,27 @@ def test_what_an_agent_cannot_read_is_told_with_its_node() -> None:
     """While the node is heard; an agent that says it in another shape says nothing."""
     said = "redfish: https://n1-bmc refuses user 'w' (401)"
     told = replace(node(), facts={**node().facts, "troubles": [said]})
-    assert sample([told], T0).troubles == (("n1", said),)
-    assert sample([told], T0 + timedelta(seconds=40)).troubles == ()
-    assert sample([replace(told, facts={"troubles": {"a": 1}})], T0).troubles == ()
+    sampler = FleetSampler()
+    assert sampler.sample([told], T0).troubles == (("n1", said),)
+    assert sampler.sample([told], T0 + timedelta(seconds=40)).troubles == ()
+    odd = replace(told, facts={"troubles": {"a": 1}})
+    assert sampler.sample([odd], T0).troubles == ()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_row_that_was_read_before_tells_what_it_told(seed: int) -> None:
+    """Rows stay, change, fall silent, go and come again: nothing old is told, nothing lost."""
+    chance, sampler = random.Random(seed), FleetSampler()
+    rows = {name: node(name) for name in ("n1", "n2", "n3")}
+    for step in range(30):
+        now = T0 + timedelta(seconds=10 * step)
+        for name in chance.sample(sorted(rows), chance.randint(0, 3)):
+            age_s = chance.choice([0.0, 20.0, 40.0])
+            told = {"at": now.isoformat(), "power_w": chance.choice([None, 100.0, 200.0])}
+            row = node(name, age_s, **{f"G-{name}": told})
+            rows[name] = replace(row, last_seen_at=now - timedelta(seconds=age_s))
+        present = chance.sample(list(rows.values()), chance.randint(0, 3))
+        assert sampler.sample(present, now) == FleetSampler().sample(present, now)
 
 
 def test_clocks_of_a_node_that_is_not_heard_are_not_known() -> None:
