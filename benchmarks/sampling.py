@@ -47,6 +47,9 @@ DELIVER_S = 10.0
 CONNECTIONS = 16
 WARM_S = 3.0
 
+BOOKED_SINCE_US = 1_700_000_000_000_000
+"""Since when a node's counters are booked without a gap, as every agent says."""
+
 SETTINGS = """\
 [journal]
 url = "sqlite:///{folder}/journal.db"
@@ -179,6 +182,7 @@ def delivery(node: int, number: int, now: datetime) -> bytes:
             boot_id="b",
             source="nvml",
             booked_mj=number * 5_000_000,
+            since_us=BOOKED_SINCE_US,
         )
         for gpu in gpus
     )

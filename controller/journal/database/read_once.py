@@ -38,8 +38,8 @@ _OTHERS = union_all(
 
 def once(
     connection: Connection, node: str, batch: EnergyBatch, rows: Sequence[EnergyRow]
-) -> list[EnergyRow]:
-    """Return a node's changes without the time that others have booked.
+) -> Sequence[EnergyRow]:
+    """Return a node's changes without the time that others have booked: `rows` if there is none.
 
     Args:
         connection: of the transaction that adds them.
@@ -58,7 +58,7 @@ def once(
         and until_us > to_us(row.slot_start)
     }
     if not doubtful:
-        return list(rows)
+        return rows
     theirs = _theirs(connection, node, doubtful, covered)
     delivered = _delivered(connection, node, doubtful)
     found = list[EnergyRow]()

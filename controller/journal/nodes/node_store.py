@@ -113,8 +113,8 @@ class NodeStore:
                 another node, a run was never here, or a sum exceeds what can be drawn. In the rest,
                 it names more devices than a node can have. Nothing was stored.
         """
-        batch = report.batch
-        values = [_values(row) for row in _merged(rows)]
+        batch, rows = report.batch, _merged(rows)
+        values = [_values(row) for row in rows]
         if batch is not None:
             _fits(batch, values)
         with self._database.writing() as connection:
@@ -127,7 +127,9 @@ class NodeStore:
             if batch is not None and new:
                 _check_own(owners, node, batch, now)
                 node_devices.check_charged(connection, node, batch.rows)
-                values = [_values(row) for row in once(connection, node, batch, _merged(rows))]
+                kept = once(connection, node, batch, rows)
+                if kept is not rows:
+                    values = [_values(row) for row in kept]
                 _add_or_insert(connection, values)
                 _check_sums(connection, values)
                 _count(connection, node, batch, now)
