@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from tests.agent.delivery.ledgers import SLOT, T0, amounts, counter, row
 from wattmesh.controller.api.handlers.agents import laid
 from wattmesh.controller.cycle.fleet import FleetSampler, controls, gpus_read, own_gpus_read
-from wattmesh.controller.journal.database.tables import NODES
+from wattmesh.controller.journal.database.tables import NODE_DEVICES, NODES
+from wattmesh.controller.journal.database.values import to_us
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.nodes.node_devices import DeviceOwners
 from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.desired import Applied, GpuControl
@@ -52,6 +54,16 @@ def test_one_batch_that_arrives_twice_at_once_is_counted_once(journal: Journal) 
         taken = list(pool.map(lambda _: deliver(journal, batch(1, row())), range(8)))
     assert sum(taken) == 1
     assert [each.energy_mj for each in journal.ledger.energy()] == [1000]
+
+
+def test_a_device_that_another_node_took_meanwhile_is_that_nodes(journal: Journal) -> None:
+    """On PostgreSQL two nodes may tell of a new device in transactions beside each other."""
+    theirs = {"gpu_uuid": "G0", "node": "n2", "seen_at": to_us(T0)}
+    with journal.database.writing() as connection:
+        owners = DeviceOwners(connection, {"G0", "G1"})
+        connection.execute(insert(NODE_DEVICES), theirs)
+        owners.bind("n1", {"G0", "G1"}, {"G0", "G1"}, T0)
+        assert owners.elsewhere("n1", {"G0", "G1"}, T0) == {"G0": "n2"}
 
 
 OLD = T0 - timedelta(days=200)
