@@ -196,13 +196,12 @@ class ToldByNode:
     """What one node tells, whenever it is looked at.
 
     Attributes:
-        parts: its devices, but the node's own meter.
-        readings: of those that were read lately. `missing`: the others.
+        readings: of its devices, but the node's own meter, that were read lately.
+        missing: the others of them.
         strange: what was left out of its deliveries, and why, as a sentence.
         troubles: what cannot be read of it while it is heard, as sentences.
     """
 
-    parts: tuple[str, ...]
     readings: tuple[PowerReading, ...]
     missing: tuple[str, ...]
     strange: str
@@ -211,7 +210,7 @@ class ToldByNode:
     @classmethod
     def of(cls, node: NodeRow) -> "ToldByNode":
         """Read a node's row."""
-        parts, readings, troubles = _parts(node), list[PowerReading](), list[str]()
+        readings, troubles = list[PowerReading](), list[str]()
         try:
             readings = _readings(node)
         except Exception as error:
@@ -219,9 +218,8 @@ class ToldByNode:
             troubles.append(f"what it tells cannot be read ({cause(error)})")
         read = {each.gpu_uuid for each in readings}
         return cls(
-            parts=tuple(parts),
             readings=tuple(readings),
-            missing=tuple(name for name in parts if name not in read),
+            missing=tuple(name for name in _parts(node) if name not in read),
             strange=str(node.facts.get(STRANGE) or ""),
             troubles=(*troubles, *map(str, _own_troubles(node))),
         )
@@ -245,13 +243,13 @@ class FleetSampler:
         silent: list[str] = []
         troubles: list[tuple[str, str]] = []
         for node, told in self._known.values():
+            missing += told.missing
             if recently_heard(node, now):
                 readings += told.readings
-                missing += told.missing
                 troubles += [(node.node, each) for each in told.troubles]
             else:
                 silent.append(node.node)
-                missing += told.parts
+                missing += [each.gpu_uuid for each in told.readings]
             if told.strange:
                 troubles.append((node.node, told.strange))
         trouble = ""

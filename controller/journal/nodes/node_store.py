@@ -119,13 +119,13 @@ class NodeStore:
             _fits(batch, values)
         with self._database.writing() as connection:
             known = _held(connection, node, now)
-            told = {*report.devices, *report.missing}
-            owners = DeviceOwners(connection, told | _booked(batch))
+            told, booked = {*report.devices, *report.missing}, _booked(batch)
+            owners = DeviceOwners(connection, told | booked)
             strange = owners.elsewhere(node, told, now)
             owners.bind(node, {*report.devices} - {*strange}, {*report.devices}, now)
             new = batch is not None and _moved(connection, batch, known.forgotten_at, now)
             if batch is not None and new:
-                _check_own(owners, node, batch, now)
+                _check_own(owners, node, booked, now)
                 node_devices.check_charged(connection, node, batch.rows)
                 kept = once(connection, node, batch, rows)
                 if kept is not rows:
@@ -203,13 +203,12 @@ def _booked(batch: EnergyBatch | None) -> set[str]:
     return {row.gpu_uuid for row in batch.rows} | {each.gpu_uuid for each in batch.baselines}
 
 
-def _check_own(owners: DeviceOwners, node: str, batch: EnergyBatch, now: datetime) -> None:
+def _check_own(owners: DeviceOwners, node: str, booked: set[str], now: datetime) -> None:
     """Let a node book only the energy of its own devices.
 
     Raises:
         InputInvalid: a device is another node's.
     """
-    booked = _booked(batch)
     strange = owners.elsewhere(node, booked, now)
     if strange:
         raise InputInvalid(node_devices.left_out_sentence(strange))
