@@ -5,7 +5,6 @@ Invariant: the checkpoint does not know it. Experts are stored by number, so tha
 choice of rows to read and never a change of what is trained.
 """
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from wattmesh.reconfig import ranges
@@ -52,11 +51,3 @@ def moved(old: Placement, new: Placement) -> int:
     natural = tuple(tuple(range(len(rows))) for rows in old or new)
     pairs = zip(old or natural, new or natural, strict=True)
     return sum(a != b for before, after in pairs for a, b in zip(before, after, strict=True))
-
-
-def slots_of(rows: Sequence[int]) -> tuple[int, ...]:
-    """Return the row of each expert: the inverse of a layer's placement."""
-    found = [0] * len(rows)
-    for row, expert in enumerate(rows):
-        found[expert] = row
-    return tuple(found)

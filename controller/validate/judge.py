@@ -80,10 +80,6 @@ class WatchedLaunch:
         """Its losses by step; nan where the job told none, which compares with nothing."""
         return {row.step: row.loss for row in logged(ProfileFolder(self.folder).steps)}
 
-    def gradient_steps(self) -> list[int]:
-        """Steps whose gradients were kept."""
-        return sorted(int(each.stem[9:]) for each in self.folder.glob("gradient-*.npz"))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:

@@ -80,12 +80,6 @@ def estimate(config: TrainConfig, layout: Layout) -> Memory:
     return Memory(**{name: max(getattr(each, name) for each in ranks) for name in names})
 
 
-def parameter_count(config: TrainConfig) -> int:
-    """Count the parameters of the whole model."""
-    one = Layout()
-    return sum(each.whole for each in stage_tensors(config.model, one, 0, 1))
-
-
 def stage_tensors(model: ModelConfig, layout: Layout, stage: int, stages: int) -> list[Tensor]:
     """List the parameters of a stage; row-cut matrices are listed by their cut dim first."""
     tp, fsdp = layout.tp, layout.dp_shard * layout.cp
