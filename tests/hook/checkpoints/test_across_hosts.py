@@ -75,6 +75,11 @@ def test_messages_hold_every_part_once_and_are_no_larger_than_a_buffer(sizes: li
         assert len(message) == 1 or all(part.nbytes < 96 for part in message)
 
 
+def test_what_a_rank_receives_at_once_is_32_mib_at_most() -> None:
+    """As decision 78 says; a rank sends no more at once to each that it answers."""
+    assert across_hosts.MESSAGE * across_hosts.BUFFERS == 32 << 20
+
+
 @given(
     parts=st.lists(
         st.builds(

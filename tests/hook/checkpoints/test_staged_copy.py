@@ -57,6 +57,33 @@ def test_an_area_is_seen_by_whoever_maps_it_and_keeps_its_pages() -> None:
     assert peers.map(area.name)[0] == 9
 
 
+def test_areas_that_are_not_named_any_more_are_unmapped() -> None:
+    """Or the memory of a rank that left would stay, for as long as its peers train."""
+    areas, peers = (StagingArea(), StagingArea()), PeerAreas()
+    for each in areas:
+        each.reserve(PAGE)
+        peers.map(each.name)
+    names = [each.name for each in areas]
+    for each in areas:
+        each.release()  # its own mapping goes with its bytes
+    assert [_is_mapped(each.inode) for each in names] == [True, True]
+    peers.keep_only(names[1:])
+    assert [_is_mapped(each.inode) for each in names] == [False, True]
+
+
+def _is_mapped(inode: int) -> bool:
+    """Whether this process maps a file of that inode which is a staging area."""
+    lines = Path("/proc/self/maps").read_text("ascii").splitlines()
+    return any("wattmesh-staging" in line and line.split()[4] == str(inode) for line in lines)
+
+
+def test_ranks_of_a_host_share_its_files_among_them() -> None:
+    """By their place among the ranks of that host alone."""
+    memory = HostMemory()
+    memory.hosts = (memory.here, "away", memory.here, "away", memory.here)
+    assert [memory.share_of_host(rank) for rank in (0, 2, 4)] == [(0, 3), (1, 3), (2, 3)]
+
+
 def test_another_descriptor_of_that_number_is_not_taken_for_the_area(tmp_path: Path) -> None:
     """Numbers of processes and descriptors are used again; the memfd's inode tells."""
     area = StagingArea()
