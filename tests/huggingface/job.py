@@ -48,6 +48,7 @@ class Has:
         heads: query heads, and those of keys and values.
         whole_attention: leave it out of the plan, for fewer heads than tp ranks.
         optimizer: "" | "fused" | "master": torch's AdamW, or one that keeps copies in fp32.
+        scaled: the loss is scaled by torch's GradScaler, which grows every second step.
         mixed: products in bf16 of parameters in `dtype`, by FSDP2.
         kill_at: rank 1 kills itself once, after this step was logged.
         spoil: "" or what is broken on purpose.
@@ -65,6 +66,7 @@ class Has:
     tied: bool = True
     whole_attention: bool = False
     dropout: float = 0.0
+    scaled: bool = False
     mixed: bool = False
     optimizer: str = ""
     kill_at: int = 0
@@ -188,7 +190,15 @@ def make_loader(has: Has, first: int, rank: int, ranks: int) -> Iterable[Any]:
     return huggingface.in_order(Sentences(), BATCH, shuffle_seed=5)(first + late, rank, ranks)
 
 
-def train_step(model: Any, optimizer: Any, schedule: Any, batch_BS: Tensor) -> Tensor:
+def make_extra(has: Has) -> dict[str, torch.amp.GradScaler]:
+    """What the script keeps besides."""
+    found = {"scaler": torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=2)}
+    return found if has.scaled else {}
+
+
+def train_step(
+    model: Any, optimizer: Any, schedule: Any, batch_BS: Tensor, scaler: Any = None
+) -> Tensor:
     """One optimizer step of microbatches of two samples; ranks synchronize at the last one."""
     sharded = isinstance(model, FSDPModule)
     parts = torch.split(batch_BS, 2)
@@ -199,13 +209,19 @@ def train_step(model: Any, optimizer: Any, schedule: Any, batch_BS: Tensor) -> T
         logits_NV = model(input_ids=part_BS).logits[:, :-1].flatten(0, 1)
         logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
         loss = nn.functional.cross_entropy(logits_NV, part_BS[:, 1:].flatten()) / len(parts)
-        torch.autograd.backward(loss)
+        torch.autograd.backward(scaler.scale(loss) if scaler else loss)
         total += loss.detach()
+    if scaler:
+        scaler.unscale_(optimizer)
     if sharded:
         huggingface.clip_grad_norm(model, 0.5)
     else:
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-    optimizer.step()
+    if scaler:
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.step()
     schedule.step()
     optimizer.zero_grad()
     return total
@@ -253,16 +269,24 @@ def main() -> int:
         steps=has.steps,
         mp_policy=bf16 if has.mixed else None,
         ema_decay=0.9,
+        extra=partial(make_extra, has),
         boundary_every=1,
         reporter=script if rank == 0 else None,
     )
     average = 0.0
-    for loss in huggingface.train(session, train_step):
+
+    def scaled_step(model: Any, optimizer: Any, schedule: Any, batch_BS: Tensor) -> Tensor:
+        scaler = session.state.extra.get("scaler")
+        return train_step(model, optimizer, schedule, batch_BS, scaler)
+
+    for loss in huggingface.train(session, scaled_step):
         step, layout = session.position.step, str(session.generation.layout)
         if step == has.steps:
             average = sum_of(session.state.averages["ema"])
         if session.leads:
             line = {"step": step, "loss": loss, "layout": layout}
+            if has.scaled:
+                line["scale"] = session.state.extra["scaler"].state_dict()["scale"]
             with (out / "steps.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         mark = out / "killed"

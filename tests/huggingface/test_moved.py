@@ -100,6 +100,28 @@ def test_mixed_precision_is_moved_and_a_pipeline_is_refused_in_a_sentence(
     assert 0 < worst_difference(run.losses(), alone(run.has)[0]) <= ROUNDED
 
 
+def test_a_gradient_scaler_goes_along_and_is_not_moved_to_tp(ranks: Zygote, tmp_path: Path) -> None:
+    """It doubles every second step, through a switch and a kill; its losses are those without."""
+    run = MovedRun(
+        ranks,
+        tmp_path,
+        nproc=2,
+        layout="dp2",
+        turns=[(1, "rep2"), (3, "tp2")],
+        steps=4,
+        kill_at=3,
+        scaled=True,
+    )
+    assert run.supervised() == 0, run.log()
+    assert run.layouts() == ["dp2", "rep2"], run.log()
+    scales = {line["step"]: line["scale"] / 2.0**20 for line in run.trained()}
+    assert scales == {1: 1, 2: 2, 3: 2, 4: 4}
+    (_, end, why), *_ = run.switches()
+    assert end == "rolled_back"
+    assert "the GradScaler 'scaler' is not moved to tp2" in why
+    assert worst_difference(run.losses(), alone(run.has)[0]) <= EXACT
+
+
 def test_bf16_parameters_dropout_and_fp32_copies_go_on_bit_for_bit_after_a_kill(
     ranks: Zygote, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from tests.huggingface.job import Has, make_model
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch import huggingface
 from wattmesh.integrations.pytorch.meshes import Meshes
-from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.layout import Layout, Ranks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,6 +47,22 @@ def test_a_layout_that_is_not_carried_out_is_refused(layout: Layout, words: str)
             "x", nn.Module, nn.Module, lambda *_: [], global_batch=8, seq_len=4, layout=layout,
             checkpoint_dir="nowhere",
         )  # fmt: skip
+
+
+def test_what_is_named_schedule_twice_is_refused() -> None:
+    """One of them would not be carried."""
+    recipe = huggingface.Recipe(
+        model=_llama,
+        optimizer=lambda model: (torch.optim.SGD(model.parameters()), object()),
+        loader=lambda *_: [],
+        global_batch=8,
+        seq_len=4,
+        extra=lambda: {"schedule": torch.amp.GradScaler("cpu")},
+    )
+    with pytest.raises(InputInvalid, match="`extra` names a 'schedule'"):
+        huggingface.build_state(
+            recipe, Layout(dp_shard=4), Ranks(participants=(0, 1, 2, 3), global_rank=0)
+        )
 
 
 def test_what_is_carried_out_is_not_refused() -> None:

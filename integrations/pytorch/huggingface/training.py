@@ -4,7 +4,7 @@ Invariant: the global batch is the same in every layout.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.launch.group import mean_over_ranks
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.position import Position
-from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.state import State, Stateful
 
 TrainStep = Callable[[Any, Optimizer, Any, Any], Tensor]
 """The script's `train_step(model, optimizer, schedule, batch)`: one optimizer step, its loss."""
@@ -53,6 +53,8 @@ class Recipe:
         device: "cpu" or "cuda".
         mp_policy: FSDP2's mixed precision: parameters and optimizer stay as the model has them.
         ema_decay: keeps an average of the parameters (`state.averages["ema"]`); 0: none.
+        extra: makes what else the script keeps, by name, equal on every rank: a GradScaler, counts
+            (`state.extra[name]`).
     """
 
     model: Callable[[], nn.Module]
@@ -63,6 +65,7 @@ class Recipe:
     device: str = "cpu"
     mp_policy: MixedPrecisionPolicy | None = None
     ema_decay: float = 0.0
+    extra: Callable[[], Mapping[str, Stateful]] = dict
 
 
 def attach(
@@ -79,6 +82,7 @@ def attach(
     device: str = "cpu",
     mp_policy: MixedPrecisionPolicy | None = None,
     ema_decay: float = 0.0,
+    extra: Callable[[], Mapping[str, Stateful]] = dict,
     **settings: Any,
 ) -> Session:
     """Attach the training of a causal language model; see `wattmesh.attach`.
@@ -96,6 +100,7 @@ def attach(
         device: "cpu" or "cuda".
         mp_policy: FSDP2's mixed precision.
         ema_decay: of an average of the parameters; 0: none.
+        extra: makes what else the script keeps, by name.
         settings: passed on to `wattmesh.attach`, as `probe` or `boundary_every`.
     """
     recipe = Recipe(
@@ -107,6 +112,7 @@ def attach(
         device=device,
         mp_policy=mp_policy,
         ema_decay=ema_decay,
+        extra=extra,
     )
     # No process group stands yet: this is how many ranks were launched.
     layout = layout or Layout(dp_shard=int(os.environ.get("WORLD_SIZE", "1")))
@@ -164,13 +170,30 @@ def build_state(recipe: Recipe, layout: Layout, ranks: Ranks) -> State:
     def loader(position: Position) -> Iterable[Any]:
         return recipe.loader(position.samples, mine, of)
 
-    state = State(modules=[model], optimizers=[optimizer], loader=loader)
+    extra = dict(recipe.extra())
+    _refuse_scalers(extra, layout)
     if schedule is not None:
-        state.extra["schedule"] = schedule
+        if "schedule" in extra:
+            raise InputInvalid(
+                "transformers: `extra` names a 'schedule', as `optimizer` gives one; rename it."
+            )
+        extra["schedule"] = schedule
+    state = State(modules=[model], optimizers=[optimizer], loader=loader, extra=extra)
     if recipe.ema_decay:
         state.averages["ema"] = begin_average(state.modules)
     state.parts.recipe = recipe
     return state
+
+
+def _refuse_scalers(extra: Mapping[str, Stateful], layout: Layout) -> None:
+    """Refuse a GradScaler under tp: some ranks would skip a step that the others do."""
+    named = [name for name, each in extra.items() if isinstance(each, torch.amp.GradScaler)]
+    if named and layout.tp > 1:
+        raise InputInvalid(
+            f"transformers: the GradScaler {named[0]!r} is not moved to {layout}: torch tells "
+            "infinite gradients only to the ranks that share the first parameter, and not all tp "
+            "ranks do. Use bf16, or layouts without tp."
+        )
 
 
 def check_layout(layout: Layout, global_batch: int) -> None:
