@@ -111,6 +111,8 @@ def test_the_block_is_read_by_the_hubs_own_package(view: dict[str, Any]) -> None
     for words in ("SIMULATED", "neso:GB:average:direct:CO2", "GPUs, as the power source", "live"):
         assert words in block["source"]
     assert "training_type" not in card(view)
+    unread = view | {"spent": view["spent"] | {"meter_scope": ""}}
+    assert ("hardware_used" in card(view), "hardware_used" in card(unread)) == (True, False)
 
 
 def test_the_block_says_what_is_missing_in_it(served: Served) -> None:
