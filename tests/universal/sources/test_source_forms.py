@@ -120,6 +120,16 @@ def test_wrong_names_of_numbers(tmp_path: Path, names: tuple[str, ...], words: s
         open_source(path, Declared(numbered=(Numbered(names),)))
 
 
+def test_a_parameter_in_two_groups_is_refused(tmp_path: Path) -> None:
+    """Which settings are its own is not known."""
+    run = Run(adamw)
+    state = run.nested
+    first = state["optim"]["param_groups"][0]
+    state["optim"]["param_groups"] = [first, {**first, "lr": 0.5, "params": ["0.weight"]}]
+    with pytest.raises(InputInvalid, match=r"'0.weight' is in two groups"):
+        open_source(put(tmp_path / "it", state))
+
+
 def test_an_optimizer_without_slots(tmp_path: Path) -> None:
     """SGD without momentum has groups only; from them the prefixes are proven."""
     run = Run(lambda params: torch.optim.SGD(params, lr=0.1))
