@@ -250,8 +250,9 @@ def test_a_learning_rate_that_is_a_tensor(form: str, tmp_path: Path) -> None:
 
     def made(params: Any) -> torch.optim.Optimizer:
         every: list[Any] = list(params)
-        last = {"params": every[-2:], "lr": torch.tensor(0.25)}
-        return torch.optim.AdamW([{"params": every[:-2]}, last], lr=0.1, foreach=False)
+        groups: list[dict[str, Any]] = [{"params": every[:-2]}, {"params": every[-2:]}]
+        groups[1]["lr"] = torch.tensor(0.25)
+        return torch.optim.AdamW(groups, lr=0.1, foreach=False)
 
     run = Run(made)
     declared = Declared(numbered=(Numbered(run.order),))
