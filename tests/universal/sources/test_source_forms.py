@@ -205,6 +205,15 @@ def test_folders_side_by_side(tmp_path: Path) -> None:
         open_source(tmp_path / "it")
 
 
+def test_one_key_in_two_folders_side_by_side_is_refused(tmp_path: Path) -> None:
+    """Which of the two counts is not known."""
+    state = Run(adamw).nested
+    put(tmp_path / "it/pytorch_model_fsdp_0", {"model": state["model"], "seed": torch.ones(1)})
+    put(tmp_path / "it/optimizer_0", {"optimizer": state["optim"], "seed": torch.zeros(1)})
+    with pytest.raises(InputInvalid, match="'seed' is in another folder beside it, too"):
+        open_source(tmp_path / "it")
+
+
 def test_lightning_keeps_the_rest_in_a_file(tmp_path: Path) -> None:
     """Lightning's meta.pt is plain data beside; what is none is named."""
     run = Run(adamw)

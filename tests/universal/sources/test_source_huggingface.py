@@ -285,3 +285,24 @@ def test_a_chunk_is_not_taken_for_the_whole(tmp_path: Path) -> None:
     save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors", {"DCP_SHARDING_INFO": told})
     with pytest.raises(InputInvalid, match="it holds chunks of larger tensors"):
         open_source(tmp_path)
+
+
+def test_a_copy_in_another_file_than_the_index_says_is_not_taken(tmp_path: Path) -> None:
+    """A stale tensor of an earlier save would take the place of the right one."""
+    path = indexed(tmp_path / "it")
+    second = {"b.w": TENSORS["b.w"], "a.w": torch.zeros(2, 3)}
+    save_file(second, path / "model-00002-of-00002.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        InputInvalid, match=r"it holds 'a.w', which the index puts into model-00001"
+    ):
+        open_source(path)
+
+
+def test_chunks_of_one_tensor_are_of_one_dtype(tmp_path: Path) -> None:
+    """Two ranks' files of two saves."""
+    for rank, dtype in enumerate((torch.float32, torch.int32), 1):
+        told = json.dumps({"w": {"saved_offsets": [2 * (rank - 1)]}})
+        path = tmp_path / f"shard-0000{rank}-model-00001-of-00001.safetensors"
+        save_file({"w": torch.ones(2, dtype=dtype)}, path, {"DCP_SHARDING_INFO": told})
+    with pytest.raises(InputInvalid, match="chunks of 'w' differ in dtype or dims"):
+        open_source(tmp_path, choices=Choices(shards=2))
