@@ -80,7 +80,7 @@ def _series(metric: str, result: Any, region: str) -> Iterator[GroupValue]:
             _check_zone(columns.get("region", columns.get("network_region")), region)
         found = [(_moment(at), _number(value)) for at, value in rows]
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise Transient(f"Open Electricity sent {_short(result)}, no series") from error
+        raise Transient(f"Open Electricity sent {_short(result)}, no series of hours") from error
     for at, value in found:
         yield GroupValue(metric=metric, at=at, group=group, value=value)
 
@@ -119,7 +119,10 @@ def _moment(text: Any) -> datetime:
     at = datetime.fromisoformat(text)
     if at.tzinfo is None:
         raise ValueError("without a zone")
-    return at.astimezone(UTC)
+    at = at.astimezone(UTC)
+    if at != at.replace(minute=0, second=0, microsecond=0):
+        raise ValueError("within an hour: the series is of another interval than its block says")
+    return at
 
 
 def _number(value: Any) -> float | None:

@@ -235,6 +235,8 @@ class FigureLog(Closing):
         atexit.unregister(self.close)
         if self._thread is not None:
             self._thread.join(CLOSE_S)
+            if self._thread.is_alive():
+                self._tell_once("close", f"its newest figures are not written after {CLOSE_S:g} s")
 
 
 def _same(one: LoggedFigures, other: LoggedFigures) -> bool:

@@ -135,12 +135,14 @@ class Redfish:
 
     def _power(self, chassis: dict[str, Any]) -> float | None:
         """Read the power of one chassis; None where it tells none."""
-        if "EnvironmentMetrics" in chassis:
-            found = self._document(_link(chassis["EnvironmentMetrics"])).get("PowerWatts")
+        if chassis.get("EnvironmentMetrics") is not None:
+            # Some controllers link to it and have none.
+            path = _link(chassis["EnvironmentMetrics"])
+            found = self._document(path, may_be_absent=True).get("PowerWatts")
             power_w = _reading(found, "Reading") if isinstance(found, dict) else None
             if power_w is not None:
                 return power_w
-        if "Power" not in chassis:
+        if chassis.get("Power") is None:
             return None
         controls = self._document(_link(chassis["Power"])).get("PowerControl")
         each_w = [
@@ -158,8 +160,8 @@ class Redfish:
             )
         return each_w[0]
 
-    def _document(self, path: str) -> dict[str, Any]:
-        """Get one resource.
+    def _document(self, path: str, *, may_be_absent: bool = False) -> dict[str, Any]:
+        """Get one resource; nothing of one that is not there, where that may be.
 
         Raises:
             Denied: 401 or 403.
@@ -189,6 +191,8 @@ class Redfish:
                 f"{SETTING}.username and password_file: it is asked again in 15 minutes, as "
                 "controllers lock accounts that fail often"
             )
+        if status == requests.codes.not_found and may_be_absent:
+            return {}
         if status != requests.codes.ok:
             raise SourceUnavailable(f"{url} answered {status}")
         try:

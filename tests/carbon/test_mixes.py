@@ -277,6 +277,8 @@ def test_what_burns_and_emits_nothing_has_no_emissions_yet(tonnes: float) -> Non
 
 AT = "2026-11-20T19:00:00+10:00"
 """09:00 UTC."""
+WITHIN = "2026-11-20T19:05:00+10:00"
+"""A dispatch interval's time."""
 
 
 @pytest.mark.parametrize(
@@ -314,13 +316,14 @@ def test_only_numbers_that_can_be_true_become_points(
         {"success": False, "data": []},
         {"success": True, "data": [block("energy", "MWh", [["2026-11-20T19:00:00", 1.0]])]},
         {"success": True, "data": [block("energy", "MWh", [["soon", 1.0]])]},
+        {"success": True, "data": [block("energy", "MWh", [[AT, 1.0], [WITHIN, 1.0]])]},
         {"success": True, "data": [block("energy", "MWh", [[AT]])]},
         {"success": True, "data": ["a block"]},
         {"success": True, "data": [block("energy", "MWh", [], results=[{"data": []}])]},
     ],
 )
 def test_another_form_is_said_to_be_one(told: dict[str, Any]) -> None:
-    """A time without a zone, a row without a value, a block that is none."""
+    """A time without a zone or within an hour, a row without a value, a block that is none."""
     with answering(told) as server, pytest.raises(Transient, match="Open Electricity"):
         opened("open_electricity", server.url).history(*DAY, now=NOW)
 
@@ -344,6 +347,10 @@ def generation(kind: str, *periods: tuple[str, str, str, str], unit: str = "MAW"
     )
 
 
+CONSUMED = generation("B05", ("09:00", "10:00", "PT60M", "1=20")).replace(
+    "inBiddingZone", "outBiddingZone"
+)
+"""What plants take while they stand still is a series of its own."""
 HALF, OTHER_HALF = ("09:00", "09:30", "PT15M", "1=500"), ("09:30", "10:00", "PT30M", "1=500")
 
 
@@ -354,7 +361,9 @@ HALF, OTHER_HALF = ("09:00", "09:30", "PT15M", "1=500"), ("09:30", "10:00", "PT3
         ([generation("B05", HALF), generation("B05", HALF)], []),
         ([generation("B05", ("09:05", "10:05", "PT60M", "1=500"))], []),
         ([generation("B05", ("09:00", "10:00", "PT15M", "1=500 1=500"))], [380.0]),
+        ([generation("B05", HALF), generation("B05", OTHER_HALF), CONSUMED], [380.0]),
         ([generation("B05", ("09:00", "10:00", "PT15M", "1=500 1=900"))], []),
+        ([generation("B05", ("09:00", "10:00", "PT15M", "1=500 5=900"))], []),
         ([generation("B05", ("09:00", "10:00", "PT5M", "1=500"))], []),
         ([generation("B05", ("09:00", "10:00", "PT60M", "1=500"), unit="MWH")], []),
     ],

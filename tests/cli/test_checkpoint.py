@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.universal.sources import foreign
 from wattmesh.controller.cli import progress
@@ -57,6 +59,21 @@ def test_convert_says_what_was_found_and_what_comes_next(
     assert answer["source_kind"] == "universal"
     assert answer["states"] == {"param": 6, "exp_avg": 4, "extra": 2}
     assert answer["bytes"] > 0
+
+
+def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By name, when it is converted and whenever it is looked at; nothing where all is in it."""
+    source, target = tmp_path / "it", tmp_path / "v"
+    source.mkdir()
+    save_file({"w": np.ones(2, np.float32)}, source / "model.safetensors")
+    words = ("convert", source, target, "--kind", "virtual", "--no-hash")
+    assert "left out" not in run(capsys, "inspect", source)
+    for name in "abcdefg":
+        (source / f"{name}.json").write_text("{}")
+    sentence = "a.json, b.json, c.json, d.json, e.json and 2 more"
+    assert sentence in run(capsys, *words)
+    assert sentence in run(capsys, "inspect", target)
+    assert told(capsys, "inspect", target)["left_out"] == [f"{each}.json" for each in "abcdefg"]
 
 
 def test_a_virtual_one_is_hashed_in_the_background(

@@ -111,6 +111,8 @@ def test_the_block_is_read_by_the_hubs_own_package(view: dict[str, Any]) -> None
     for words in ("SIMULATED", "neso:GB:average:direct:CO2", "GPUs, as the power source", "live"):
         assert words in block["source"]
     assert "training_type" not in card(view)
+    unread = view | {"spent": view["spent"] | {"meter_scope": ""}}
+    assert ("hardware_used" in card(view), "hardware_used" in card(unread)) == (True, False)
 
 
 def test_the_block_says_what_is_missing_in_it(served: Served) -> None:
@@ -134,6 +136,9 @@ def test_the_block_has_the_flags_of_joules_and_of_grams_and_what_has_no_price(
     carbon = [one | {"flags": flags["carbon"]}]
     spent = view["spent"] | {"flags": flags["energy"], "carbon": carbon, "unpriced_j": 7200.0}
     source = card(view | {"spent": spent})["source"]
+    names = [[each.name for each in facts(view | {"spent": told})]
+             for told in (spent, spent | {"unpriced_j": 0.0})]  # fmt: skip
+    assert ["per 10^6 tokens" in each for each in names] == [False, True]
     assert "estimated in part" in source
     assert "incomplete: 7.2 kJ have no grams yet" in source
 
@@ -202,6 +207,23 @@ def test_the_page_runs_nothing_and_asks_for_nothing(view: dict[str, Any]) -> Non
     for color in ("#1f2933", "#7b8794", "#e4e7eb"):
         assert color not in picture  # the page chooses these, for light and dark
     assert "prefers-color-scheme: dark" in made
+
+
+def drawn(view: dict[str, Any]) -> str:
+    """Draw a report."""
+    return run_report_picture.draw(view)
+
+
+def test_what_is_not_known_is_a_gap_in_the_picture(view: dict[str, Any]) -> None:
+    """Not a line at zero; and time that was not read is shaded, above and below."""
+    dark = [each | {"energy_j": None, "carbon_g": None, "intensity_g_per_kwh": None}
+            for each in view["stretches"]]  # fmt: skip
+    curve = re.compile(rf'<path d="M[^"]*"[^>]*stroke: {run_report_picture.POWER}')
+    assert curve.search(drawn(view))
+    assert not curve.search(drawn(view | {"stretches": dark}))
+    unread = [each | {"unobserved_s": 30.0} for each in view["stretches"]]
+    assert drawn(view | {"stretches": unread}).count("opacity: 0.18") == 2 * len(unread)
+    assert "opacity: 0.18" not in drawn(view)
 
 
 @pytest.mark.parametrize(

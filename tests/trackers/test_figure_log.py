@@ -248,9 +248,12 @@ def test_a_tracker_that_fails_is_told_of_once_and_tried_again(
 
 
 def test_a_tracker_that_hangs_holds_close_for_its_limit_only(
-    daemon: Answers, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+    daemon: Answers,
+    socket_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A server of experiments that does not answer ends no script late."""
+    """A server of experiments that does not answer ends no script late, and the log says so."""
     monkeypatch.setattr(figure_log, "CLOSE_S", 0.1)
     held = threading.Event()
 
@@ -265,6 +268,7 @@ def test_a_tracker_that_hangs_holds_close_for_its_limit_only(
     wait_for(lambda: len(kept.rows) == 1, "the write that hangs")
     log.close()
     assert not held.is_set()
+    assert caplog.text.count("its newest figures are not written after 0.1 s") == 1
     held.set()
 
 

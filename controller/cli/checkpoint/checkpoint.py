@@ -104,7 +104,7 @@ def convert_source(
     )
     opened = open_source(source, _declared(rules), choices=choices)
     if not as_json:
-        print_lines([f"{source}: {opened.described}"])
+        print_lines([f"{opened.folder}: {opened.described}"])
     with bar(f"{kind} checkpoint", opened.index.nbytes) as progress:
         made = convert(opened, target, kind, jobs=jobs, gentle=gentle, progress=progress)
     pid = _start_hashing(target) if hashing and not made.verified else None

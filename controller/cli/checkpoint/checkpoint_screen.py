@@ -76,6 +76,7 @@ def converted_json(made: Converted, hashing_pid: int | None) -> dict[str, Any]:
         "gb_per_s": made.nbytes / 1e9 / made.wall_s,
         "verified": made.verified,
         "hashing_pid": hashing_pid,
+        "left_out": _left_out(made.source),
     }
 
 
@@ -101,7 +102,8 @@ def converted(made: Converted, hashing_pid: int | None) -> Lines:
             f": `wattmesh checkpoint verify {made.target} --record` hashes it; until then keep an "
             "older verified one",
         )
-    return [*_states(_states_json(made.source.index.entries)), "", head, end]
+    rows = _states(_states_json(made.source.index.entries))
+    return [*rows, *_left_out_lines(told["left_out"]), "", head, end]
 
 
 def facts(source: Source) -> dict[str, Any]:
@@ -133,6 +135,7 @@ def facts(source: Source) -> dict[str, Any]:
         "segments": len(index.segments),
         "files": len(index.files),
         "tied": dict(index.tied),
+        "left_out": _left_out(source),
         "states": _states_json(index.entries),
         "largest": [_entry(each) for each in largest],
         "rules": sorted((rules.to_json(each) for each in used), key=str),
@@ -153,6 +156,7 @@ def facts_lines(told: Mapping[str, Any]) -> Lines:
         f"{origin}{ran}",
         "",
         *_states(told["states"]),
+        *_left_out_lines(told["left_out"]),
         "",
     ]
     for each in told["largest"]:
@@ -160,6 +164,20 @@ def facts_lines(told: Mapping[str, Any]) -> Lines:
         lines.append(f"{each['name']} ({each['state']}): {each['dtype']} {shape}, {_size(each)}")
     declared = [each["kind"] for each in told["rules"]]
     return [*lines, "", f"layout rules: {', '.join(sorted(set(declared)))}"]
+
+
+def _left_out(source: Source) -> list[str]:
+    """Names of what a source holds and no checkpoint made of it does."""
+    told = source.values.get("left_out")
+    return [str(each) for each in told] if isinstance(told, list) else []
+
+
+def _left_out_lines(names: Sequence[str]) -> Lines:
+    """Say what is not in it; nothing where it is all in it."""
+    if not names:
+        return []
+    more = f" and {len(names) - LARGEST} more" if len(names) > LARGEST else ""
+    return ["", f"left out, as no tensors or plain data: {', '.join(names[:LARGEST])}{more}"]
 
 
 def boxes(source: Source, tensor: str) -> dict[str, Any]:

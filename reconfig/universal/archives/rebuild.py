@@ -67,15 +67,41 @@ def brief(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
+def holds_tensors(value: Any) -> bool:
+    """Tell whether a tensor of any form is in a value; each object is looked at once."""
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        each = left.pop()
+        if type(each) is StoredTensor:
+            return True
+        if type(each) not in (dict, list, tuple, Record) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if type(each) is Record:
+            if each.kind.module == "torch._utils":
+                return True  # _rebuild_sparse_tensor, _rebuild_wrapper_subclass, ...
+            left += [*each.args, each.state, *each.items]
+        else:
+            left += each.values() if type(each) is dict else each
+    return False
+
+
 def _tensor(args: Arguments) -> StoredTensor:
     """torch._utils._rebuild_tensor, _v2 and _v3."""
     storage, offset, shape, strides, *rest = args
     if type(storage) is not Storage:
         raise PickleRefused("a tensor without a storage")
-    dtype = storage.dtype
+    dtype, after_hooks = storage.dtype, rest[2:]
     if dtype == UNTYPED:
         # _rebuild_tensor_v3: ..., requires_grad, hooks, dtype.
-        dtype = element_type(rest[2].module, rest[2].name)
+        dtype, after_hooks = element_type(rest[2].module, rest[2].name), rest[3:]
+    if any(each is not None and any(each.values()) for each in after_hooks):
+        # {"conj": True, "neg": True}: torch sets these bits on the tensor that it made.
+        raise PickleRefused(
+            "a tensor that torch conjugates or negates when it is used, so its bytes are not its "
+            "elements; save it with resolve_conj() and resolve_neg()"
+        )
     return storage.tensor(dtype, offset, shape, strides)
 
 

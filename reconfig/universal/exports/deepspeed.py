@@ -32,7 +32,7 @@ from wattmesh.reconfig.universal.exports.values import ByParameter
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.index.index import PARAM, Index, TensorEntry
-from wattmesh.reconfig.universal.index.names import EXTRA, is_average
+from wattmesh.reconfig.universal.index.names import EXTRA, HOOK, is_average
 from wattmesh.reconfig.universal.index.rules import ExpertStack, Rule, Shard, SubBlocks, VocabPad
 from wattmesh.reconfig.universal.sources.source import BYTES
 
@@ -125,6 +125,11 @@ def _planned(index: Index, engine: EngineState) -> _Plan:
         )
     plan = _Plan(slotted)
     for row, entry in enumerate(index.entries):
+        if entry.state == EXTRA and entry.name.startswith(f"{HOOK.optim}param_groups."):
+            raise InputInvalid(
+                f"export: the setting {entry.name} is a tensor; DeepSpeed would go on with its own "
+                "in its place. Export to DCP instead."
+            )
         if entry.state in (EXTRA, BYTES):
             plan.extra.append(row)
         elif entry.name in slotted:

@@ -130,6 +130,11 @@ def locate(path: Path, allowance: Allowance | None = None) -> tuple[Path, str]:
         found = found or (path, "huggingface")
     if found is None:
         _refuse_without_zero(path)
+        if next(path.glob("*.distcp"), None) is not None:
+            raise InputInvalid(
+                f"{path}: it holds torch DCP's files without {METADATA}, which torch writes last: "
+                "the save did not end, so take another checkpoint."
+            )
         raise InputInvalid(
             f"{path}: there is no checkpoint in it. Looked for: manifest.json (universal "
             f"checkpoint), metadata.json or `{ITERATION}` (Megatron), {METADATA} (torch DCP), "

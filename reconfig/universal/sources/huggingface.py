@@ -19,6 +19,7 @@ from typing import Any
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
 from wattmesh.reconfig.universal.archives.archive import Archive
+from wattmesh.reconfig.universal.archives.rebuild import holds_tensors
 from wattmesh.reconfig.universal.archives.tensors import StoredTensor
 from wattmesh.reconfig.universal.files import documents
 from wattmesh.reconfig.universal.files.reader import Files
@@ -36,6 +37,7 @@ from wattmesh.reconfig.universal.sources.contents import (
 )
 from wattmesh.reconfig.universal.sources.dcp import entries
 from wattmesh.reconfig.universal.sources.dcp.chunks import saved_offsets
+from wattmesh.reconfig.universal.sources.dcp.groups import GROUPS
 from wattmesh.reconfig.universal.sources.source import (
     NO_CHOICES,
     Choices,
@@ -194,6 +196,12 @@ def _file(files: Files, name: str, prefix: str) -> Iterator[tuple[str, Tensor | 
     for key, each in value.items():
         if type(each) is StoredTensor:
             yield f"{prefix}{key}", Tensor.whole(name, each)
+        elif holds_tensors(each):
+            raise InputInvalid(
+                f"{files.folder.name}/{name}: {key!r:.80} is no plain tensor (a sharded or sparse "
+                "one, or several in a dict or list), and would be lost; save a flat state dict of "
+                "whole, dense tensors."
+            )
         else:
             yield f"{prefix}{key}", Decoded(each, name)
 
@@ -248,9 +256,12 @@ def _with_optimizers(files: Files, contents: Contents, names: Sequence[str]) -> 
         state = told.get("state") if type(told) is dict else None
         if type(told) is not dict or type(state) is not dict:
             raise InputInvalid(f"{where}: it is no state dict of an optimizer.")
+        told, settings = _without_tensors(told)
         for key, value in told.items():
             if key != "state" and is_name(key):
                 values[f"{stem}.{key}"] = Decoded(value, name)
+        for key, setting in settings.items():
+            tensors[f"{stem}.{GROUPS}.{key}"] = Tensor.whole(name, setting)
         for parameter, slots in state.items():
             known = type(parameter) is int or is_name(parameter)
             if not known or type(slots) is not dict or not all(map(is_name, slots)):
@@ -263,3 +274,21 @@ def _with_optimizers(files: Files, contents: Contents, names: Sequence[str]) -> 
                 else:
                     values[key] = Decoded(value, name)
     return Contents(tensors, values)
+
+
+def _without_tensors(told: dict[Any, Any]) -> tuple[dict[Any, Any], dict[str, StoredTensor]]:
+    """An optimizer's state without settings that are tensors; those by `<group>.<setting>`."""
+    groups = told.get(GROUPS)
+    if type(groups) is not list or not all(type(each) is dict for each in groups):
+        return told, {}
+    found = {
+        f"{number}.{setting}": value
+        for number, group in enumerate(groups)
+        for setting, value in group.items()
+        if type(value) is StoredTensor and is_name(setting)
+    }
+    kept = [
+        {key: each for key, each in group.items() if f"{number}.{key}" not in found}
+        for number, group in enumerate(groups)
+    ]
+    return {**told, GROUPS: kept}, found

@@ -114,6 +114,20 @@ def test_the_one_chassis_that_tells_a_power_is_the_node(
     assert all(known for _, known in controller.asked)
 
 
+@pytest.mark.parametrize("linked", [{"@odata.id": f"{CHASSIS}/1/Missing"}, None])
+def test_a_link_to_what_is_not_there_is_no_fault(
+    controller: Controller, redfish: Redfish, linked: dict[str, str] | None
+) -> None:
+    """The older resource is read then; one that is there and fails is a fault."""
+    controller.chassis("1", Power=OLD)
+    controller.resources[f"{CHASSIS}/1"]["EnvironmentMetrics"] = linked
+    assert redfish.power_w() == 5610.0
+    controller.answers[f"{CHASSIS}/1/Missing"] = (503, b"busy")
+    if linked is not None:
+        with pytest.raises(SourceUnavailable, match="answered 503"):
+            redfish.power_w()
+
+
 def test_which_of_several_chassis_is_the_node_is_asked_and_not_guessed(
     controller: Controller, certificate: tuple[Path, Path]
 ) -> None:

@@ -210,6 +210,10 @@ def test_marks_for_tensor_and_expert_parallel_ranks(
         ({("lost", "exp_avg"): torch.ones(6)}, r"lost \(exp_avg\) is the state of a parameter"),
         ({("norm", "fp32"): torch.ones(6)}, "has the name of DeepSpeed's own file"),
         (
+            {("optim.param_groups.norm.lr", "extra"): torch.tensor(0.1)},
+            r"setting optim.param_groups.norm.lr is a tensor",
+        ),
+        (
             {("a/b", "param"): torch.ones(2), ("a/b", "exp_avg"): torch.ones(2)},
             "no folder can have",
         ),

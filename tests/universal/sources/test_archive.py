@@ -68,6 +68,17 @@ def test_tensors_are_where_it_says(name: str, tmp_path: Path) -> None:
     assert found.tolist() == expected.reshape(-1).view(torch.uint8).tolist()
 
 
+@pytest.mark.parametrize("way", ["conj", "neg", "parameter"])
+def test_a_tensor_that_is_not_what_its_bytes_are_is_refused(way: str, tmp_path: Path) -> None:
+    """Torch keeps a conjugate as a bit beside the same bytes; with the bit resolved it is read."""
+    lazy = torch.randn(3, dtype=torch.complex64).conj()
+    tensor = {"conj": lazy, "neg": lazy.imag, "parameter": torch.nn.Parameter(lazy)}[way]
+    with pytest.raises(InputInvalid, match=r"its bytes are not its elements; save it with resolve"):
+        _value(tmp_path, _saved({"it": tensor}))
+    resolved = tensor.detach().resolve_conj().resolve_neg()
+    assert _value(tmp_path, _saved({"it": resolved}))["it"].shape == (3,)
+
+
 def test_embedded_archive(tmp_path: Path) -> None:
     """An archive inside of another file reads the same, with ranges of that file."""
     data = _saved(torch.arange(5.0))

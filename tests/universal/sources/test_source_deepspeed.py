@@ -21,6 +21,7 @@ from tests.universal.comparing import (
     same_index,
 )
 from tests.universal.deepspeed_runs import RUNS, Run, Trained
+from tests.universal.sources.deepspeed_spoilt import model, optim, spoil
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.index.declared import Declared, Rename
 from wattmesh.reconfig.universal.index.rules import SubBlocks, VocabPad
@@ -85,6 +86,27 @@ def test_parameters_without_slots_are_named(deepspeed_runs: Trained, tmp_path: P
     assert source.described.endswith(
         f"; {len(without)} of its parameters have no optimizer state, as {without[0]}"
     )
+
+
+def test_what_would_be_lost_is_refused_by_its_name(deepspeed_runs: Trained, tmp_path: Path) -> None:
+    """A sparse buffer, which has no plain elements; a learning rate that is a tensor."""
+    folder = tmp_path / "it"
+    shutil.copytree(deepspeed_runs.folder / "zero1" / "step2", folder)
+    spoil(folder, model(0), lambda told: told["module"].update(counts=torch.eye(2).to_sparse()))
+    with pytest.raises(InputInvalid, match=r"'counts' of the model is no plain tensor"):
+        open_deepspeed(folder, NOTHING)
+    spoil(folder, model(0), lambda told: told["module"].update(counts=torch.ones(7)))
+    open_deepspeed(folder, NOTHING)
+    for rank in range(2):
+        spoil(folder, optim(rank, 0), rate_as_tensor)
+    with pytest.raises(InputInvalid, match=r"the setting 'lr' of group 1 is no plain data"):
+        open_deepspeed(folder, NOTHING)
+
+
+def rate_as_tensor(content: Any) -> None:
+    """What an optimizer with `lr=torch.tensor(...)` saves."""
+    groups = content["optimizer_state_dict"]["base_optimizer_state"]["param_groups"]
+    groups[1]["lr"] = torch.tensor(groups[1]["lr"])
 
 
 def test_parameters_without_elements_have_slots(deepspeed_runs: Trained, tmp_path: Path) -> None:

@@ -97,6 +97,14 @@ def test_nothing(tmp_path: Path) -> None:
         open_source(tmp_path / "gone")
 
 
+def test_a_save_that_did_not_end(tmp_path: Path) -> None:
+    """Torch writes .metadata last; that it is missing is not that nothing is there."""
+    save(tmp_path / "it", small())
+    (tmp_path / "it" / ".metadata").unlink()
+    with pytest.raises(InputInvalid, match="the save did not end, so take another"):
+        open_source(tmp_path / "it")
+
+
 def test_two_kinds(tmp_path: Path) -> None:
     """A folder that is two things is not guessed about."""
     folder = save(tmp_path / "it", small())

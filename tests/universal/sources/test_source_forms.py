@@ -120,6 +120,16 @@ def test_wrong_names_of_numbers(tmp_path: Path, names: tuple[str, ...], words: s
         open_source(path, Declared(numbered=(Numbered(names),)))
 
 
+def test_a_parameter_in_two_groups_is_refused(tmp_path: Path) -> None:
+    """Which settings are its own is not known."""
+    run = Run(adamw)
+    state = run.nested
+    first = state["optim"]["param_groups"][0]
+    state["optim"]["param_groups"] = [first, {**first, "lr": 0.5, "params": ["0.weight"]}]
+    with pytest.raises(InputInvalid, match=r"'0.weight' is in two groups"):
+        open_source(put(tmp_path / "it", state))
+
+
 def test_an_optimizer_without_slots(tmp_path: Path) -> None:
     """SGD without momentum has groups only; from them the prefixes are proven."""
     run = Run(lambda params: torch.optim.SGD(params, lr=0.1))
@@ -192,6 +202,15 @@ def test_folders_side_by_side(tmp_path: Path) -> None:
     assert values["left_out"] == ["random_states_0.pkl"]
     (tmp_path / "it/pytorch_model_fsdp_0/__0_0.distcp").unlink()
     with pytest.raises(CheckpointDamaged, match=r"pytorch_model_fsdp_0/__0_0.distcp"):
+        open_source(tmp_path / "it")
+
+
+def test_one_key_in_two_folders_side_by_side_is_refused(tmp_path: Path) -> None:
+    """Which of the two counts is not known."""
+    state = Run(adamw).nested
+    put(tmp_path / "it/pytorch_model_fsdp_0", {"model": state["model"], "seed": torch.ones(1)})
+    put(tmp_path / "it/optimizer_0", {"optimizer": state["optim"], "seed": torch.zeros(1)})
+    with pytest.raises(InputInvalid, match="'seed' is in another folder beside it, too"):
         open_source(tmp_path / "it")
 
 

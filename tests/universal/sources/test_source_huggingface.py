@@ -1,5 +1,6 @@
 """Hugging Face's files and torch's Hugging Face writer, read bit for bit; hostile ones refused."""
 
+import io
 import json
 import os
 import struct
@@ -14,7 +15,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from tests.universal.comparing import Held, differing
-from tests.universal.sources.test_source_forms import Run, adamw, same
+from tests.universal.sources.test_source_forms import Run, adamw, put, same
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.index.declared import Declared, Numbered
 from wattmesh.reconfig.universal.sources.detect import open_source
@@ -207,3 +208,101 @@ def test_turned_bytes_of_a_header(tmp_path: Path) -> None:
         passed += 1
         assert [entry.key for entry in source.index.entries] == [("a.w", "param"), ("b.w", "param")]
     assert passed < 60
+
+
+HIDDEN: dict[str, Any] = {
+    "sparse": torch.eye(3).to_sparse(),
+    "without data": torch.empty(3, device="meta"),
+    "below": {"w": torch.ones(2)},
+    "in a list": [torch.ones(2)],
+    "in a tuple twice": ((shared := [torch.ones(1)]), shared),
+}
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_a_tensor_that_would_be_lost_is_refused(hidden: str, tmp_path: Path) -> None:
+    """Sharded, sparse, or within something else: never left out as if it were no tensor."""
+    torch.save({"w": torch.ones(2), "x": HIDDEN[hidden]}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputInvalid, match=r"'x' is no plain tensor .* would be lost"):
+        open_source(tmp_path)
+
+
+def test_what_is_no_tensor_is_left_out_by_name(tmp_path: Path) -> None:
+    """As the extra state of a module, whose bytes nobody may execute."""
+    torch.save({"w": torch.ones(2), "x": io.BytesIO(b"1")}, tmp_path / "pytorch_model.bin")
+    assert open_source(tmp_path).values["left_out"] == ["x"]
+
+
+def test_a_slot_that_would_be_lost_is_refused(tmp_path: Path) -> None:
+    """As the lists of matrices that SOAP and Shampoo keep."""
+    run = Run(adamw, named=True)
+    for slots in run.optimizer.state.values():
+        slots["Q"] = [torch.eye(2), torch.eye(3)]
+    save_file(run.model.state_dict(), tmp_path / "model.safetensors")
+    torch.save(run.optimizer.state_dict(), tmp_path / "optimizer.pt")
+    with pytest.raises(InputInvalid, match=r"weight.Q' is neither a tensor nor plain data"):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["trainer", "dcp"])
+def test_a_learning_rate_that_is_a_tensor(form: str, tmp_path: Path) -> None:
+    """It is carried, with all other settings, for each parameter of its group alone."""
+
+    def made(params: Any) -> torch.optim.Optimizer:
+        every: list[Any] = list(params)
+        groups: list[dict[str, Any]] = [{"params": every[:-2]}, {"params": every[-2:]}]
+        groups[1]["lr"] = torch.tensor(0.25)
+        return torch.optim.AdamW(groups, lr=0.1, foreach=False)
+
+    run = Run(made)
+    declared = Declared(numbered=(Numbered(run.order),))
+    if form == "dcp":
+        put(tmp_path, run.numbered)
+    else:
+        save_file(run.model.state_dict(), tmp_path / "model.safetensors")
+        torch.save(run.optimizer.state_dict(), tmp_path / "optimizer.pt")
+    rates = {(f"optim.param_groups.{name}.lr", "extra"): torch.tensor(0.25)
+             for name in run.order[-2:]}  # fmt: skip
+    same(tmp_path, {**run.held, **rates}, declared)
+    settings = open_source(tmp_path, declared).values["param_groups"]
+    assert [settings[name].get("lr") for name in run.order] == [0.1] * 4 + [None] * 2
+    assert settings[run.order[-1]]["betas"] == [0.9, 0.999]
+
+
+def test_settings_that_cannot_be_read_are_said_to_be_so(tmp_path: Path) -> None:
+    """Not that the names of the parameters are missing."""
+    run = Run(adamw, named=True)
+    run.optimizer.param_groups[0]["betas"] = (torch.tensor(0.9), torch.tensor(0.99))
+    save_file(run.model.state_dict(), tmp_path / "model.safetensors")
+    torch.save(run.optimizer.state_dict(), tmp_path / "optimizer.pt")
+    with pytest.raises(InputInvalid, match="neither plain data nor a tensor each"):
+        open_source(tmp_path)
+
+
+def test_a_chunk_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    """One rank's file of torch's writer under the name of a model."""
+    told = json.dumps({"w": {"saved_offsets": [2]}})
+    save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors", {"DCP_SHARDING_INFO": told})
+    with pytest.raises(InputInvalid, match="it holds chunks of larger tensors"):
+        open_source(tmp_path)
+
+
+def test_a_copy_in_another_file_than_the_index_says_is_not_taken(tmp_path: Path) -> None:
+    """A stale tensor of an earlier save would take the place of the right one."""
+    path = indexed(tmp_path / "it")
+    second = {"b.w": TENSORS["b.w"], "a.w": torch.zeros(2, 3)}
+    save_file(second, path / "model-00002-of-00002.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        InputInvalid, match=r"it holds 'a.w', which the index puts into model-00001"
+    ):
+        open_source(path)
+
+
+def test_chunks_of_one_tensor_are_of_one_dtype(tmp_path: Path) -> None:
+    """Two ranks' files of two saves."""
+    for rank, dtype in enumerate((torch.float32, torch.int32), 1):
+        told = json.dumps({"w": {"saved_offsets": [2 * (rank - 1)]}})
+        path = tmp_path / f"shard-0000{rank}-model-00001-of-00001.safetensors"
+        save_file({"w": torch.ones(2, dtype=dtype)}, path, {"DCP_SHARDING_INFO": told})
+    with pytest.raises(InputInvalid, match="chunks of 'w' differ in dtype or dims"):
+        open_source(tmp_path, choices=Choices(shards=2))

@@ -17,7 +17,7 @@ from wattmesh.reconfig.universal.index.box import Box, Shape
 from wattmesh.reconfig.universal.index.cover import prove
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.index import PARAM, Index, Segment, TensorEntry, build
-from wattmesh.reconfig.universal.index.names import AVERAGE, Names
+from wattmesh.reconfig.universal.index.names import AVERAGE, EXTRA, HOOK, Names
 from wattmesh.reconfig.universal.index.rules import Replicate
 from wattmesh.reconfig.universal.sources import slots, ties
 from wattmesh.reconfig.universal.sources.contents import (
@@ -72,7 +72,9 @@ def make(
     plain = dict(_values(files, chunks, contents))
     optimizers = groups.take(plain, declared, where, allowance)
     tensors = _once(
-        (groups.renamed(key, optimizers, where), each) for key, each in contents.tensors.items()
+        (groups.renamed(name, optimizers, where), each)
+        for key, each in contents.tensors.items()
+        for name in groups.by_parameter(key, optimizers, where, allowance)
     )
     plain = _once((groups.renamed(key, optimizers, where), each) for key, each in plain.items())
     averages = _averages(tensors, declared)
@@ -184,8 +186,10 @@ class _Rows:
         for fqn, tensor in self._tensors.items():
             name, state = self._key(fqn)
             parameter = self._tensors.get(f"{self.names.model}{name}")
-            name = self.declared.name(name)
-            slot = self.slot_of(fqn)
+            name, slot = self.declared.name(name), self.slot_of(fqn)
+            if setting := self.setting_of(fqn):
+                of, what = self.declared.name(setting[0]), setting[1]
+                name, state = f"{HOOK.optim}{groups.GROUPS}.{of}.{what}", EXTRA
             if state == PARAM:
                 self.slots.setdefault(name, set())
             elif slot is not None:
@@ -281,6 +285,11 @@ class _Values:
         values, name_of = cls(), rows.declared.name
         for fqn, value in plain.items():
             if value is NotPlain:
+                if rows.slot_of(fqn):
+                    raise InputInvalid(
+                        f"{rows.files.folder.name}: {fqn!r:.80} is neither a tensor nor plain "
+                        "data; optimizers with such slots are not read."
+                    )
                 values.left_out.append(fqn)
             elif type(value) is ArchivePlace:
                 rows.opaque(fqn, value)

@@ -1,7 +1,7 @@
 """Decodes an optimizer's groups, and renames what is saved by number.
 
     <prefix>param_groups            a list of groups, each with its parameters: names, or numbers
-    <prefix>param_groups.<N>.<setting>      the same, flattened
+    <prefix>param_groups.<N>.<setting>      the same, flattened; a setting may be a tensor
     <prefix>state.<N>.<slot>        of numbered parameters
 
 A number has a name where the groups carry `param_names` (an optimizer made from
@@ -11,16 +11,16 @@ Invariant: afterwards every setting and slot is under its parameter's name.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.allowance import Allowance
+from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
 from wattmesh.reconfig.universal.archives.rebuild import brief
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.names import is_name
-from wattmesh.reconfig.universal.sources.plain import characters
+from wattmesh.reconfig.universal.sources.plain import NotPlain, characters
 
 GROUPS = "param_groups"
 _FLAT = re.compile(r"((?:.*\.)?)param_groups\.(\d{1,9})\.([^.]+)")
@@ -36,10 +36,12 @@ class OptimizerGroups:
     Attributes:
         settings: by parameter.
         names: of numbered parameters, by number; empty where they are saved by name.
+        members: parameters by group.
     """
 
     settings: Settings
     names: Mapping[int, str]
+    members: Sequence[Sequence[str]]
 
 
 def take(
@@ -57,23 +59,41 @@ def take(
         InputInvalid: a group does not name its parameters.
     """
     found: dict[str, OptimizerGroups] = {}
-    for prefix, groups in _groups(values).items():
+    for prefix, groups in _groups(values, where).items():
         params = [each for group in groups for each in _params(group, prefix, where)]
         numbered = any(type(each) is int for each in params)
         names = _names(prefix, groups, params, declared, where) if numbered else {}
         settings: Settings = {}
+        members: list[list[str]] = []
         for group in groups:
             rest = {k: v for k, v in group.items() if k not in ("params", "param_names")}
             mine = _params(group, prefix, where)
             allowance.written(characters(rest) * len(mine), where)
-            for each in mine:
-                name = names[each] if type(each) is int else each
+            members.append([names[each] if type(each) is int else each for each in mine])
+            for name in members[-1]:
                 if name in settings:
                     raise InputInvalid(f"{where}: {name!r:.80} is in two groups of {prefix!r:.80}.")
                 settings[name] = rest
-        found[prefix] = OptimizerGroups(settings, names)
+        found[prefix] = OptimizerGroups(settings, names, members)
     _check_used(found, declared)
     return found
+
+
+def by_parameter(
+    key: str, optimizers: Mapping[str, OptimizerGroups], where: str, allowance: Allowance
+) -> Sequence[str]:
+    """Give a tensor's keys: of a group's setting (`lr` as a tensor) one for each parameter in it.
+
+    Raises:
+        InputInvalid: the allowance is used up; `where` names the source.
+    """
+    match = _FLAT.fullmatch(key)
+    optimizer = None if match is None else optimizers.get(match[1])
+    if match is None or optimizer is None or int(match[2]) >= len(optimizer.members):
+        return (key,)
+    mine = optimizer.members[int(match[2])]
+    allowance.made(2 * CONTAINER * len(mine), where)
+    return [f"{match[1]}{GROUPS}.{name}.{match[3]}" for name in mine]
 
 
 def renamed(key: str, optimizers: Mapping[str, OptimizerGroups], where: str) -> str:
@@ -92,13 +112,19 @@ def renamed(key: str, optimizers: Mapping[str, OptimizerGroups], where: str) -> 
     return key
 
 
-def _groups(values: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _groups(values: dict[str, Any], where: str) -> dict[str, list[dict[str, Any]]]:
     """Remove all groups that list their parameters; by prefix."""
     found: dict[str, list[dict[str, Any]]] = {}
     flat: dict[str, dict[int, dict[str, Any]]] = {}
     for key in list(values):
         prefix = key.removesuffix(GROUPS)
-        listed = prefix != key and prefix[-1:] in ("", ".") and type(values[key]) is list
+        ours = prefix != key and prefix[-1:] in ("", ".")
+        if ours and values[key] is NotPlain:
+            raise InputInvalid(
+                f"{where}: {key!r:.80} has settings that are neither plain data nor a tensor each, "
+                "so which parameters it has is not known."
+            )
+        listed = ours and type(values[key]) is list
         if listed and all(type(each) is dict for each in values[key]):
             found[prefix] = values.pop(key)
         elif (match := _FLAT.fullmatch(key)) and f"{match[1]}{GROUPS}.{match[2]}.params" in values:

@@ -5,11 +5,14 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
-from wattmesh.reconfig.universal.archives.rebuild import Record, brief
+from wattmesh.reconfig.universal.archives.rebuild import Record, brief, holds_tensors
 from wattmesh.reconfig.universal.archives.tensors import LARGEST, StoredTensor
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.sources.deepspeed.zero_index import Optimizer
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json, characters
+
+_MODULE = "module."
+"""Prefix of what is of the model: its own, its layers' or its experts'."""
 
 _KNOWN = frozenset({
     "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
@@ -23,7 +26,7 @@ def plain_parts(model: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, 
     found = {str(k): value for k, value in model.items() if k not in _KNOWN and value is not None}
     module = model.get("module") or {}
     found |= {
-        f"module.{k}": value for k, value in module.items() if type(value) is not StoredTensor
+        f"{_MODULE}{k}": value for k, value in module.items() if type(value) is not StoredTensor
     }
     scaler = part["optimizer_state_dict"].get("loss_scaler")
     if type(scaler) is Record:
@@ -72,32 +75,47 @@ def values(
 def _plain(
     parts: Mapping[str, Any], allowance: Allowance, where: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """Values as JSON, and the keys of those that are no plain data."""
+    """Values as JSON, and the keys of those that are no plain data.
+
+    Raises:
+        InputInvalid: one of the model's holds tensors.
+    """
     found: dict[str, Any] = {}
     left_out: list[str] = []
     for key, value in parts.items():
         try:
             found[key] = as_json(value, allowance, where)
-        except NotPlain:
+        except NotPlain as error:
+            if key.startswith(_MODULE) and holds_tensors(value):
+                raise InputInvalid(
+                    f"{where}: {key.removeprefix(_MODULE)!r:.80} of the model is no plain tensor "
+                    "(a sparse one, or several in a dict or list), and would be lost; it is not "
+                    "read."
+                ) from error
             left_out.append(key)
     return found, left_out
 
 
 def _settings(optimizer: Optimizer, allowance: Allowance) -> dict[str, dict[str, Any]]:
     where = optimizer.files[0]
-    settings: list[dict[str, Any]] = []
-    for number, group in enumerate(optimizer.settings):
-        try:
-            settings.append(
-                {str(key): as_json(value, allowance, where) for key, value in group.items()}
-            )
-        except NotPlain as error:
-            raise InputInvalid(
-                f"{where}: the settings of group {number} are no plain data."
-            ) from error
+    settings = [
+        {str(key): _setting(value, f"{key!r:.80} of group {number}", allowance, where)
+         for key, value in group.items()}
+        for number, group in enumerate(optimizer.settings)
+    ]  # fmt: skip
     sizes = [characters(each) for each in settings]
     allowance.written(sum(sizes[group] for group in optimizer.groups.values()), where)
     return {name: settings[group] for name, group in optimizer.groups.items()}
+
+
+def _setting(value: Any, name: str, allowance: Allowance, where: str) -> Any:
+    try:
+        return as_json(value, allowance, where)
+    except NotPlain as error:
+        raise InputInvalid(
+            f"{where}: the setting {name} is no plain data (a tensor, perhaps); make it a number "
+            "and save again."
+        ) from error
 
 
 def position(model: Mapping[str, Any]) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Which boards there are: lost ones, partitions, equal names, and answers of other versions."""
 
+import math
 import sys
 import threading
 from collections.abc import Iterator
@@ -106,6 +107,14 @@ def test_boards_that_tell_one_uuid_are_two_boards(boards: Boards, library: amd._
     assert {name: each.read().power_w for name, each in library.devices().items()} == {
         second: 300.0
     }
+
+
+@pytest.mark.parametrize("blank", [*amd.BLANKS, "N/A", None, math.nan, True])
+def test_a_field_that_is_not_available_is_no_number(blank: object) -> None:
+    """A counter of 2^64 - 1 ticks, between two true ones, would be a year of a city's energy."""
+    assert amd._energy_mj({"energy_accumulator": blank, "counter_resolution": 15.3}) is None
+    assert amd._energy_mj({"energy_accumulator": 1000, "counter_resolution": blank}) is None
+    assert amd._field("clk")({"clk": blank}) is None
 
 
 @pytest.mark.parametrize("told", [None, [], ["handle"], "N/A", 7, [{"pid": "N/A"}]])
