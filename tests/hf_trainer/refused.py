@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from accelerate import DistributedType
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, WeightedRandomSampler
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from wattmesh.errors import InputInvalid
@@ -45,6 +45,13 @@ class OwnLoader(Trainer):
         data: Any = self.train_dataset
         order: Any = self._get_train_sampler
         return self._get_dataloader(data, "train", 1, order)
+
+
+class OwnOrder(Trainer):
+    """A class that draws its samples by weight."""
+
+    def _get_train_sampler(self, *args: Any, **named: Any) -> Any:
+        return WeightedRandomSampler([1.0] * len(ROWS), len(ROWS))
 
 
 def _made(kind: Any = Trainer, data: Any = ROWS, mark: Any = None, **given: Any) -> Any:
@@ -98,6 +105,7 @@ CASES: dict[str, dict[str, Any]] = {
     "short": {"data": ROWS[:15]},
     "own loop": {"kind": OwnLoop},
     "own loader": {"kind": OwnLoader},
+    "own order": {"kind": OwnOrder},
     "peft": {"mark": _adapted},
     "adafactor": {"optim": "adafactor", "mark": FSDP2},
     "smoothed alone": {"label_smoothing_factor": 0.1, "optim": "adafactor"},

@@ -23,6 +23,7 @@ SAID = {
     "short": "its 15 samples fill no whole microbatches of 2",
     "own loop": "its class OwnLoop has its own train, and the loop must be Trainer's",
     "own loader": "its train data loader gives 1 samples at a time over all ranks, where 2",
+    "own order": "ordered by a WeightedRandomSampler, whose order could not be made again",
     "peft": "adapters of PEFT were never tried",
     "adafactor": "transformers' Adafactor mixes tensors and DTensors",
     "smoothed": "label_smoothing_factor would compare each token with itself",
