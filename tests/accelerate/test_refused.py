@@ -180,7 +180,8 @@ def test_all_schedules_and_all_that_is_registered_are_carried() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         steps = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         warmup = torch.optim.lr_scheduler.LinearLR(optimizer)
-        loader = DataLoader(torch.zeros(4, 2), 2)  # type: ignore[arg-type]
+        rows: Any = torch.zeros(4, 2)
+        loader: Any = DataLoader(rows, 2)
         model, optimizer, loader, steps, warmup = accelerator.prepare(
             model, optimizer, loader, steps, warmup
         )
@@ -189,7 +190,9 @@ def test_all_schedules_and_all_that_is_registered_are_carried() -> None:
         return accelerator, model, optimizer, loader, steps
 
     told = SimpleNamespace(tokens=1, steps=1)
-    state = accelerate.build_state(prepare, told, 0.0, Layout(), Ranks(participants=(0,), global_rank=0))
+    state = accelerate.build_state(
+        prepare, told, 0.0, Layout(), Ranks(participants=(0,), global_rank=0)
+    )
     names = ("schedule", "schedule.1", "registered", "registered.1")
     assert [state.extra[name] for name in names] == kept
     assert set(state.extra) == {"order", *names}
