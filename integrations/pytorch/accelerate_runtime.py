@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from wattmesh.errors import InputInvalid
@@ -93,7 +94,7 @@ def refused_strategy(accelerator: Any, layout: Layout, on_cpu: str = "cpu=True")
         f"{whole.get(kind, kind)} is not moved, FSDP2 and DDP are": kind in whole,
         "FSDP1 is not moved; set fsdp_version=2": kind == DistributedType.FSDP and not sharding,
         "parameters that FSDP2 keeps on the CPU are not moved": (
-            sharding and bool(getattr(accelerator.state.fsdp_plugin.cpu_offload, "pin_memory", 0))
+            sharding and isinstance(accelerator.state.fsdp_plugin.cpu_offload, CPUOffloadPolicy)
         ),
         f"the layout {layout} shards, and the script's Accelerator has no FSDP2 plugin": (
             layout.dp_shard > 1 and not sharding

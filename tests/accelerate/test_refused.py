@@ -8,6 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration, DistributedType
 from accelerate.state import AcceleratorState, GradientState
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, WeightedRandomSampler
 
 from wattmesh.errors import InputInvalid
@@ -132,6 +133,39 @@ def test_a_strategy_that_is_not_moved_is_refused(kind: DistributedType, words: s
     state.fsdp_plugin = type("Plugin", (), {"fsdp_version": 1, "cpu_offload": None})()
     state.distributed_type = kind
     assert words in accelerate.refusal(prepared, Layout())
+
+
+def _under_fsdp2(offload: Any = None) -> accelerate.Prepared:
+    prepared = made()
+    state = prepared.accelerator.state
+    state.fsdp_plugin = type("Plugin", (), {"fsdp_version": 2, "cpu_offload": offload})()
+    state.distributed_type = DistributedType.FSDP
+    return prepared
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_parameters_that_fsdp2_keeps_on_the_cpu_are_refused(pinned: bool) -> None:
+    """In pinned memory or not. Its twin offloads nothing."""
+    offloads = _under_fsdp2(CPUOffloadPolicy(pin_memory=pinned))
+    assert "keeps on the CPU are not moved" in accelerate.refusal(offloads, Layout())
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert accelerate.refusal(_under_fsdp2(OffloadPolicy()), Layout()) == ""
+
+
+def test_replicas_alone_are_refused_under_fsdp2() -> None:
+    """Accelerate would shard, or leave its plugin aside."""
+    prepared = _under_fsdp2()
+    prepared.accelerator.state.num_processes = 2
+    found = accelerate.refusal(prepared, Layout(dp_replicate=2))
+    assert "only replicates, which Accelerate does without its FSDP2 plugin" in found
+
+
+def test_a_loader_begins_without_a_draw_from_torch_s_stream() -> None:
+    """Else dropout after a switch would be another than without it."""
+    order = accelerate._Order(made().loader)
+    before = torch.get_rng_state()
+    assert len(list(order.batches(Position(samples=2)))) == 1
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_layout_that_the_script_does_not_shard_for_is_refused() -> None:

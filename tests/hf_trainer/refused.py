@@ -88,6 +88,10 @@ def _adapted(trainer: Any) -> None:
     trainer.model.peft_config = {}
 
 
+def _loaded_sharded(trainer: Any) -> None:
+    trainer.is_distributed_loading_by_transformers = True
+
+
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "two ranks": {"layout": Layout(dp_shard=2)},
@@ -107,6 +111,7 @@ CASES: dict[str, dict[str, Any]] = {
     "own loader": {"kind": OwnLoader},
     "own order": {"kind": OwnOrder},
     "peft": {"mark": _adapted},
+    "loaded sharded": {"mark": _loaded_sharded},
     "adafactor": {"optim": "adafactor", "mark": FSDP2},
     "adafactor alone": {"optim": "adafactor"},
     "smoothed alone": {"label_smoothing_factor": 0.1},

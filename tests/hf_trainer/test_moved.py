@@ -154,6 +154,22 @@ def test_a_run_under_ddp_that_is_killed_draws_what_it_would_have_drawn(
     assert (run.out / "steps-0.jsonl").read_text() == logged, "what was finished was trained again"
 
 
+def test_a_run_under_ddp_that_is_killed_in_an_epoch_draws_what_it_would_have_drawn(
+    ranks: Zygote, tmp_path: Path
+) -> None:
+    """Beginning anew in an epoch draws a seed for the loader, which is undone: to the last bit."""
+    changed = json.dumps(
+        [["fsdp=True,", "max_steps=3,"], ["tie_word_embeddings=False", "attention_dropout=0.3"]]
+    )
+    alone = PageRun(ranks, JOB, tmp_path / "alone", 2, REPLACED=changed)
+    assert alone.once("plain_ranks") == 0, alone.log()
+    told = {"KILL": "1 at 2", "LAYOUT": "rep2", "REPLACED": changed}
+    run = PageRun(ranks, JOB, tmp_path / "moved", 2, **told)
+    assert run.supervised() == 0, run.log()
+    assert any("launching again from step 1" in line for line in run.said), run.said
+    assert run.losses() == alone.losses()
+
+
 def test_three_statements_are_added() -> None:
     """However many lines the longest of them is written in."""
     old = {ast.unparse(node) for node in ast.parse(block(PAGE, HEADING)).body}

@@ -25,6 +25,7 @@ SAID = {
     "own loader": "its train data loader gives 1 samples at a time over all ranks, where 2",
     "own order": "ordered by a WeightedRandomSampler, whose order could not be made again",
     "peft": "adapters of PEFT were never tried",
+    "loaded sharded": "its model was sharded where it was loaded",
     "adafactor": "its Adafactor keeps a row and a column for a matrix",
     "adafactor alone": "its Adafactor keeps a row and a column for a matrix",
     "smoothed": "label_smoothing_factor would compare each token with itself",
