@@ -34,6 +34,7 @@ from wattmesh.integrations.pytorch.accelerate_runtime import (
     set_epoch,
 )
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.hook import session as hook
 from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.launch.group import mean_over_ranks
@@ -196,7 +197,7 @@ def refusal(made: Prepared, layout: Layout) -> str:
 
 
 def _refused_optimizers(accelerator: Any) -> str:
-    count = len({id(each) for each in accelerator._optimizers})
+    count = len({id(each) for each in torch_compat.part_of(accelerator, "_optimizers")})
     return f"its Accelerator has prepared {count} optimizers, and one is moved" if count > 1 else ""
 
 
@@ -223,7 +224,7 @@ def _by_kind(given: Any) -> Prepared:
     accelerator = _only(things, Accelerator, "Accelerator")
     kinds = (AcceleratedScheduler, torch.optim.lr_scheduler.LRScheduler)
     given = [each for each in things if isinstance(each, kinds)]
-    schedules = _once([*given, *accelerator._schedulers])
+    schedules = _once([*given, *torch_compat.part_of(accelerator, "_schedulers")])
     return Prepared(
         given=tuple(each for each in things if each is not loader),
         accelerator=accelerator,
@@ -233,7 +234,7 @@ def _by_kind(given: Any) -> Prepared:
         schedules=schedules,
         registered=tuple(
             each
-            for each in _once(accelerator._custom_objects)
+            for each in _once(torch_compat.part_of(accelerator, "_custom_objects"))
             if all(each is not known for known in schedules)
         ),
     )
