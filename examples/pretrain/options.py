@@ -40,14 +40,17 @@ def parse_layout(text: str) -> Layout:
     """Read a layout like `dp_shard=2,tp=2`.
 
     Raises:
-        InputInvalid: not such a list, an unknown axis, or an impossible degree.
+        InputInvalid: not such a list, an axis that is unknown or named twice, an impossible degree.
     """
     values: dict[str, int | str | bool] = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
         if not value:
             raise InputInvalid(f"layout {text!r}: {part!r} is not NAME=DEGREE, like dp_shard=2")
-        values[name.strip()] = _value(value.strip())
+        if (name := name.strip()) in values:
+            raise InputInvalid(f"layout {text!r}: {name} is there twice")
+        # One number is a list of one layer's.
+        values[name] = value.strip() if name == "cp_layers" else _value(value.strip())
     return Layout.from_dict(values)
 
 
@@ -55,7 +58,7 @@ def _value(text: str) -> int | str | bool:
     """Read a degree, `true` or `false`, or a name."""
     if text in ("true", "false"):
         return text == "true"
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isdecimal() and text.isascii() else text
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:

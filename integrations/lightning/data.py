@@ -40,8 +40,9 @@ class BatchesFrom:
 
     def __iter__(self) -> Iterator[list[int]]:
         """Give the batches; once, those after the first `skip`."""
+        # Only once one is asked for: a loader with workers begins twice, and reads the second time.
         skip, self.skip = self.skip, 0
-        return islice(iter(self.whole), skip, None)
+        yield from islice(self.whole, skip, None)
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""

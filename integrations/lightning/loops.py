@@ -100,7 +100,6 @@ class LightningUnderSession(BaseTrainer):
         progress = self.progress
         if progress.step:
             progress.streams = streams.now()
-            carried.restore(self, progress.carried)
         try:
             self._run_stage()
         except LoopsLeft:
@@ -166,8 +165,9 @@ class LightningUnderSession(BaseTrainer):
         return self.progress.carried or carried.alone(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep it for `go_on_training`."""
+        """Go on from it; the probe is taken after, and a loss may depend on the step."""
         self.progress.carried = dict(state_dict)
+        carried.restore(self, self.progress.carried)
 
 
 class FitLoopUnderSession(BaseFitLoop):

@@ -11,8 +11,10 @@ script has it, and the batch of a device follows.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +39,8 @@ from wattmesh.reconfig.launch.group import mean_over_ranks
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state import streams
 from wattmesh.reconfig.state.state import State
+
+CONTAINERS = (list, dict, set, deque)
 
 Prepare = Callable[[], tuple[Any, ...]]
 """The script's: makes a Trainer, and what its `fit` takes: module and data, in that order."""
@@ -228,7 +232,7 @@ def _loss_of(trainer: Any, batch: Any) -> torch.Tensor:
 @contextmanager
 def _unnoticed(module: Any) -> Iterator[None]:
     """Put a module into evaluation, with the same draws each time, and undo what a step does."""
-    modes = [(each, each.training) for each in module.modules()]
+    before = [(each, _attributes(each)) for each in module.modules()]
     metrics = [(each, _seen(each)) for each in module.modules() if hasattr(each, "_update_count")]
     drawn = streams.now()
     module.eval()
@@ -240,10 +244,34 @@ def _unnoticed(module: Any) -> Iterator[None]:
     finally:
         del vars(module)["log"]
         streams.set_to(drawn)
-        for each, training in modes:
-            each.training = training
+        for each, attributes in before:
+            _set_back(each, attributes)
         for each, seen in metrics:
             vars(each).update(seen)
+
+
+def _attributes(module: Any) -> dict[str, tuple[Any, Any]]:
+    """Note a module's own attributes, as the counts and lists that a `training_step` keeps.
+
+    Each with a copy of what is in it; what begins with "_" is torch's or Lightning's.
+    """
+    kept = {name: each for name, each in vars(module).items() if not name.startswith("_")}
+    return {
+        name: (each, copy(each) if isinstance(each, CONTAINERS) else None)
+        for name, each in kept.items()
+    }
+
+
+def _set_back(module: Any, attributes: dict[str, tuple[Any, Any]]) -> None:
+    """Undo what was set or put in since `_attributes`."""
+    found = vars(module)
+    for name in [each for each in found if not each.startswith("_") and each not in attributes]:
+        del found[name]
+    for name, (each, content) in attributes.items():
+        found[name] = each
+        if content is not None:
+            each.clear()
+            (each.extend if isinstance(each, list | deque) else each.update)(content)
 
 
 def _seen(metric: Any) -> dict[str, Any]:

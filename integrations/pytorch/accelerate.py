@@ -12,7 +12,7 @@ layout; what Accelerate would derive from the number of processes is refused.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,10 +31,10 @@ from wattmesh.integrations.pytorch.accelerate_runtime import (
     inner,
     refused_loader,
     refused_strategy,
-    sampler_of,
     set_epoch,
 )
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.hook import session as hook
 from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.launch.group import mean_over_ranks
@@ -61,14 +61,18 @@ MicroStep = Callable[..., Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What a script's `prepare` gave, by kind."""
+    """What a script's `prepare` gave, by kind.
+
+    `schedules` and `registered` (`Accelerator.register_for_checkpointing`) hold also what it kept.
+    """
 
     given: tuple[Any, ...]
     accelerator: Any
     model: Any
     optimizer: Any
     loader: Any
-    schedule: Any
+    schedules: tuple[Any, ...]
+    registered: tuple[Any, ...]
 
 
 def attach(
@@ -165,8 +169,8 @@ def build_state(
         raise InputInvalid(f"accelerate: {words}.")
     order = _Order(made.loader)
     extra: dict[str, Stateful] = {"order": order}
-    if made.schedule is not None:
-        extra["schedule"] = made.schedule
+    for what, each in ("schedule", made.schedules), ("registered", made.registered):
+        extra |= {f"{what}.{at}" if at else what: one for at, one in enumerate(each)}
     if made.accelerator.scaler is not None:
         extra["scaler"] = made.accelerator.scaler
     state = State(
@@ -187,24 +191,14 @@ def refusal(made: Prepared, layout: Layout) -> str:
     return (
         refused_strategy(made.accelerator, layout)
         or refused_loader(made.loader, seedable)
-        or _refused_end(made.loader)
-        or _refused_schedule(made.schedule)
+        or _refused_optimizers(made.accelerator)
+        or next(filter(None, map(_refused_schedule, made.schedules)), "")
     )
 
 
-def _refused_end(loader: Any) -> str:
-    sampler, batch = sampler_of(loader), loader.total_batch_size
-    if (
-        isinstance(sampler, Sized)
-        and len(sampler) % batch
-        and not getattr(loader.batch_sampler, "drop_last", False)
-    ):
-        return (
-            f"its {len(sampler)} samples fill no whole batches of {batch}, and Accelerate would "
-            "fill up the last one on several ranks and not on one; give the DataLoader "
-            "drop_last=True"
-        )
-    return ""
+def _refused_optimizers(accelerator: Any) -> str:
+    count = len({id(each) for each in torch_compat.part_of(accelerator, "_optimizers")})
+    return f"its Accelerator has prepared {count} optimizers, and one is moved" if count > 1 else ""
 
 
 def _refused_schedule(schedule: Any) -> str:
@@ -227,15 +221,27 @@ def _by_kind(given: Any) -> Prepared:
     things = given if isinstance(given, tuple) else (given,)
     model = _only(things, nn.Module, "model")
     loader = _only(things, torch.utils.data.DataLoader, "data loader")
-    schedules = (AcceleratedScheduler, torch.optim.lr_scheduler.LRScheduler)
+    accelerator = _only(things, Accelerator, "Accelerator")
+    kinds = (AcceleratedScheduler, torch.optim.lr_scheduler.LRScheduler)
+    given = [each for each in things if isinstance(each, kinds)]
+    schedules = _once([*given, *torch_compat.part_of(accelerator, "_schedulers")])
     return Prepared(
         given=tuple(each for each in things if each is not loader),
-        accelerator=_only(things, Accelerator, "Accelerator"),
+        accelerator=accelerator,
         model=model,
         optimizer=_only(things, AcceleratedOptimizer, "prepared optimizer"),
         loader=loader,
-        schedule=next((each for each in things if isinstance(each, schedules)), None),
+        schedules=schedules,
+        registered=tuple(
+            each
+            for each in _once(torch_compat.part_of(accelerator, "_custom_objects"))
+            if all(each is not known for known in schedules)
+        ),
     )
+
+
+def _once(things: list[Any]) -> tuple[Any, ...]:
+    return tuple({id(each): each for each in things}.values())
 
 
 def _only(things: tuple[Any, ...], kind: type[Any], what: str) -> Any:

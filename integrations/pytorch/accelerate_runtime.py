@@ -6,13 +6,14 @@ Invariant: the samples of an optimizer step are the same in every layout.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset, RandomSampler
+from torch.distributed.fsdp import CPUOffloadPolicy
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
@@ -93,7 +94,7 @@ def refused_strategy(accelerator: Any, layout: Layout, on_cpu: str = "cpu=True")
         f"{whole.get(kind, kind)} is not moved, FSDP2 and DDP are": kind in whole,
         "FSDP1 is not moved; set fsdp_version=2": kind == DistributedType.FSDP and not sharding,
         "parameters that FSDP2 keeps on the CPU are not moved": (
-            sharding and bool(getattr(accelerator.state.fsdp_plugin.cpu_offload, "pin_memory", 0))
+            sharding and isinstance(accelerator.state.fsdp_plugin.cpu_offload, CPUOffloadPolicy)
         ),
         f"the layout {layout} shards, and the script's Accelerator has no FSDP2 plugin": (
             layout.dp_shard > 1 and not sharding
@@ -120,6 +121,38 @@ def refused_loader(loader: Any, seedable: str) -> str:
     sampler = sampler_of(loader)
     if isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
         return f"its data are shuffled in an order that cannot be made again; give {seedable}"
+    return _refused_order(loader) or _refused_end(loader)
+
+
+def _refused_order(loader: Any) -> str:
+    """Refuse an order of the script's own that nobody can begin again at an epoch."""
+    batches, sampler = batches_of(loader), sampler_of(loader)
+    if type(batches) is not BatchSampler:
+        return (
+            f"its {type(batches).__name__} makes batches of its own, which could not be made again;"
+            " give the DataLoader a batch_size, and a sampler if need be"
+        )
+    if type(sampler) is not SequentialSampler and not hasattr(sampler, "set_epoch"):
+        return (
+            f"its data are ordered by a {type(sampler).__name__}, whose order could not be made "
+            "again; let the loader shuffle, or give the sampler a set_epoch(epoch) that its order "
+            "follows from alone"
+        )
+    return ""
+
+
+def _refused_end(loader: Any) -> str:
+    sampler, batch = sampler_of(loader), loader.total_batch_size
+    if (
+        isinstance(sampler, Sized)
+        and len(sampler) % batch
+        and not getattr(loader.batch_sampler, "drop_last", False)
+    ):
+        return (
+            f"its {len(sampler)} samples fill no whole batches of {batch}, and Accelerate would "
+            "fill up the last one on several ranks and not on one; give the DataLoader "
+            "drop_last=True"
+        )
     return ""
 
 
@@ -130,12 +163,17 @@ def inner(model: Any) -> nn.Module:
     return found
 
 
-def sampler_of(loader: Any) -> Any:
-    """Return the sampler that orders the data set, beneath Accelerate's own."""
+def batches_of(loader: Any) -> Any:
+    """Return what makes the batches of all ranks together, beneath Accelerate's own."""
     found = loader.batch_sampler
     while hasattr(found, "batch_sampler"):
         found = found.batch_sampler
-    return getattr(found, "sampler", None)
+    return found
+
+
+def sampler_of(loader: Any) -> Any:
+    """Return the sampler that orders the data set."""
+    return getattr(batches_of(loader), "sampler", None)
 
 
 def set_epoch(loader: Any, epoch: int) -> None:

@@ -166,7 +166,8 @@ def test_a_layout_is_read_from_the_command_line() -> None:
     assert parse_layout("") == Layout()
     assert parse_layout("pp=2,schedule=GPipe") == Layout(pp=2, schedule="GPipe")
     assert parse_layout("cp=2,cp_method=ring") == Layout(cp=2, cp_method="ring")
-    for wrong in ("tp", "tp=", "tp=0", "width=2", "tp=two"):
+    assert parse_layout("cp=2,cp_layers=2") == Layout(cp=2, cp_layers="2")
+    for wrong in ("tp", "tp=", "tp=0", "width=2", "tp=two", "tp=\N{SUPERSCRIPT TWO}", "tp=2,tp=4"):
         with pytest.raises(InputInvalid):
             parse_layout(wrong)
 

@@ -14,6 +14,7 @@ from transformers.trainer_callback import ExportableState
 from tests.accelerate.sharding_on_cpu import take_plugin_on_cpu
 from tests.docs.blocks import block
 from tests.hf_trainer.page import HEADING, PAGE, script
+from wattmesh.integrations.pytorch.averages import begin_average, move_average
 from wattmesh.integrations.pytorch.huggingface import trainer_session
 from wattmesh.reconfig.equivalence.script import Script, Turn
 from wattmesh.reconfig.layout import Layout
@@ -21,6 +22,7 @@ from wattmesh.reconfig.layout import Layout
 # What the page's script imports late, imported here once for all ranks.
 importlib.import_module("transformers.models.llama.modeling_llama")
 
+DECAY = 0.9
 OF_ONE_RANK = "per_device_train_batch_size=2,"
 
 
@@ -38,6 +40,35 @@ class Counter(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         """What Trainer keeps of it."""
         return {"args": {"steps": self.steps}, "attributes": {}}
+
+
+class Averaged(TrainerCallback):
+    """Keeps an average of the parameters of a script without us."""
+
+    def on_train_begin(self, *_: Any, model: Any = None, **__: Any) -> None:
+        """Begin it."""
+        self.modules, self.ema = [model], begin_average([model])
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Move it."""
+        move_average(self.modules, self.ema, DECAY)
+
+
+class Annealed(Trainer):
+    """A class whose loss depends on how far it has trained."""
+
+    def compute_loss(self, *args: Any, **named: Any) -> Any:
+        """Weigh it by the step and the epoch."""
+        weight = 1 + 0.1 * self.state.global_step + 0.1 * self.state.epoch
+        found = super().compute_loss(*args, **named)
+        return (found[0] * weight, *found[1:]) if isinstance(found, tuple) else found * weight
+
+
+def _squares(average: dict[str, Any]) -> float:
+    whole = (
+        each.full_tensor() if hasattr(each, "full_tensor") else each for each in average.values()
+    )
+    return sum(float(each.double().square().sum()) for each in whole)
 
 
 def _run(text: str, names: dict[str, Any]) -> int:
@@ -58,6 +89,11 @@ def _run(text: str, names: dict[str, Any]) -> int:
                 "logged": [each["loss"] for each in self.state.log_history if "loss" in each],
             }
             kind = "steps" if "loss" in logs else "other"
+            averaged = [each for each in self.callback_handler.callbacks if _averages(each)]
+            if session and kind == "steps" and "ema" in session.state.averages:
+                line["ema"] = _squares(session.state.averages["ema"])
+            elif averaged and kind == "steps":
+                line["ema"] = _squares(averaged[0].ema)
             with (out / f"{kind}-{rank}.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
             mark = out / "killed"
@@ -66,9 +102,10 @@ def _run(text: str, names: dict[str, Any]) -> int:
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    names |= {"__name__": "__main__", "Noted": Noted, "Counter": Counter}
+    made = {"Noted": Noted, "Counter": Counter, "Annealed": Annealed}
+    names |= {"__name__": "__main__", **made, "others": names.get("others", [])}
     text = text.replace("/shared/llama/out", str(out / "trainer"))
-    text = text.replace("return Trainer(", "return Noted(callbacks=[Counter()],")
+    text = text.replace("return Trainer(", "return Noted(callbacks=[Counter(), *others],")
     for old, new in json.loads(os.environ.get("REPLACED", "[]")):
         assert old in text, old
         text = text.replace(old, new)
@@ -80,12 +117,17 @@ def _counts(callback: Any) -> bool:
     return isinstance(callback, Counter)
 
 
+def _averages(callback: Any) -> bool:
+    return isinstance(callback, Averaged)
+
+
 def plain() -> int:
     """The script as it is without us, in one process: its batch is that of all ranks."""
     os.environ["ACCELERATE_USE_CPU"] = "true"
     text = block(PAGE, HEADING).replace("\n        fsdp=True,", "")
     assert OF_ONE_RANK in text
-    return _run(text.replace(OF_ONE_RANK, "per_device_train_batch_size=4,"), {})
+    text = text.replace(OF_ONE_RANK, "per_device_train_batch_size=4,")
+    return _run(text, {"others": [Averaged()]})
 
 
 def plain_ranks() -> int:
@@ -112,7 +154,7 @@ def moved() -> int:
     rank, out = int(os.environ["RANK"]), Path(os.environ["OUT"])
     turns = [(step, Layout.from_text(to)) for step, to in json.loads(os.environ["TURNS"])]
     orders = Script(Turn(step=step, layout=to) for step, to in turns)
-    given: dict[str, Any] = {"checkpoint_dir": os.environ["FOLDER"]}
+    given: dict[str, Any] = {"checkpoint_dir": os.environ["FOLDER"], "ema_decay": DECAY}
     given["layout"] = Layout.from_text(os.environ["LAYOUT"])
     given["reporter"] = orders if rank == 0 else None
     where, last = 'checkpoint_dir="/shared/llama",', "trainer.train(session)"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from accelerate import DistributedType
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, WeightedRandomSampler
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from wattmesh.errors import InputInvalid
@@ -47,6 +47,13 @@ class OwnLoader(Trainer):
         return self._get_dataloader(data, "train", 1, order)
 
 
+class OwnOrder(Trainer):
+    """A class that draws its samples by weight."""
+
+    def _get_train_sampler(self, *args: Any, **named: Any) -> Any:
+        return WeightedRandomSampler([1.0] * len(ROWS), len(ROWS))
+
+
 def _made(kind: Any = Trainer, data: Any = ROWS, mark: Any = None, **given: Any) -> Any:
     chosen = {"max_steps": 2, "gradient_accumulation_steps": 2, "use_cpu": True, **given}
     arguments = TrainingArguments(os.environ["OUT"], report_to="none", **chosen)
@@ -81,6 +88,10 @@ def _adapted(trainer: Any) -> None:
     trainer.model.peft_config = {}
 
 
+def _loaded_sharded(trainer: Any) -> None:
+    trainer.is_distributed_loading_by_transformers = True
+
+
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "two ranks": {"layout": Layout(dp_shard=2)},
@@ -98,9 +109,12 @@ CASES: dict[str, dict[str, Any]] = {
     "short": {"data": ROWS[:15]},
     "own loop": {"kind": OwnLoop},
     "own loader": {"kind": OwnLoader},
+    "own order": {"kind": OwnOrder},
     "peft": {"mark": _adapted},
+    "loaded sharded": {"mark": _loaded_sharded},
     "adafactor": {"optim": "adafactor", "mark": FSDP2},
-    "smoothed alone": {"label_smoothing_factor": 0.1, "optim": "adafactor"},
+    "adafactor alone": {"optim": "adafactor"},
+    "smoothed alone": {"label_smoothing_factor": 0.1},
     "smoothed": {"label_smoothing_factor": 0.1, "mark": FSDP2},
     "deepspeed": {"mark": _of_kind(DistributedType.DEEPSPEED)},
     "fsdp1": {"mark": _of_kind(DistributedType.FSDP)},

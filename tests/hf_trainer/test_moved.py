@@ -64,11 +64,11 @@ def test_a_script_goes_through_three_layouts_is_killed_and_trains_what_it_would_
 
 
 def test_what_trainer_logs_does_not_depend_on_layouts(moved: PageRun, alone: PageRun) -> None:
-    """Rates of its schedule, epochs, evaluations, and the sums over all of it."""
+    """Rates of its schedule, epochs, evaluations, sums, and the average of the parameters."""
     found, wanted = _lines(moved), _lines(alone)
     for what in ("learning_rate", "epoch", "total_flos", "counted"):
         assert found[what] == wanted[what], what
-    for what in ("grad_norm", "eval_loss", "train_loss"):
+    for what in ("grad_norm", "eval_loss", "train_loss", "ema"):
         assert worst(found[what], wanted[what]) <= ROUNDED, what
 
 
@@ -110,6 +110,19 @@ def test_mixed_precision_is_moved_and_data_that_begin_anew_are_seen(
     assert off[3] > BF16, off
 
 
+def test_a_loss_that_depends_on_the_step_is_moved(ranks: Zygote, tmp_path: Path) -> None:
+    """The probe is taken where the run stands, before and after: else no switch could be proven."""
+    own = "return type('Own', (Annealed, Noted), {})("
+    changed = json.dumps([["return Noted(", own]])
+    alone = PageRun(ranks, JOB, tmp_path / "alone", 1, REPLACED=changed)
+    assert alone.once("plain") == 0, alone.log()
+    turns = [[2, "1"], [3, "dp2"]]
+    run = PageRun(ranks, JOB, tmp_path / "moved", 2, LAYOUT="dp2", turns=turns, REPLACED=changed)
+    assert run.once() == 0, run.log()
+    assert run.layouts() == ["dp2", "dp2", "1 rank", "dp2", "dp2", "dp2"], run.log()
+    assert worst(run.losses(), alone.losses()) <= ROUNDED
+
+
 def test_a_run_under_ddp_that_is_killed_draws_what_it_would_have_drawn(
     ranks: Zygote, tmp_path: Path
 ) -> None:
@@ -139,6 +152,22 @@ def test_a_run_under_ddp_that_is_killed_draws_what_it_would_have_drawn(
     logged = (run.out / "steps-0.jsonl").read_text()
     assert run.once() == 0, run.log()
     assert (run.out / "steps-0.jsonl").read_text() == logged, "what was finished was trained again"
+
+
+def test_a_run_under_ddp_that_is_killed_in_an_epoch_draws_what_it_would_have_drawn(
+    ranks: Zygote, tmp_path: Path
+) -> None:
+    """Beginning anew in an epoch draws a seed for the loader, which is undone: to the last bit."""
+    changed = json.dumps(
+        [["fsdp=True,", "max_steps=3,"], ["tie_word_embeddings=False", "attention_dropout=0.3"]]
+    )
+    alone = PageRun(ranks, JOB, tmp_path / "alone", 2, REPLACED=changed)
+    assert alone.once("plain_ranks") == 0, alone.log()
+    told = {"KILL": "1 at 2", "LAYOUT": "rep2", "REPLACED": changed}
+    run = PageRun(ranks, JOB, tmp_path / "moved", 2, **told)
+    assert run.supervised() == 0, run.log()
+    assert any("launching again from step 1" in line for line in run.said), run.said
+    assert run.losses() == alone.losses()
 
 
 def test_three_statements_are_added() -> None:

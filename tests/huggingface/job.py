@@ -110,10 +110,13 @@ def make_model(has: Has) -> Any:
     if has.whole_attention:
         model.tp_plan = {key: each for key, each in model.tp_plan.items() if "attn" not in key}
     if has.spoil == "unsummed":
-        model.tp_plan = {
-            key: style for key, style in model.tp_plan.items() if not key.endswith("_norm")
-        }
+        sharding._SumGradients._sum = _as_it_came  # type: ignore[method-assign]
     return model.train()
+
+
+def _as_it_came(self: Any, gradient: Tensor) -> Tensor:
+    del self
+    return gradient
 
 
 def _compute_norms_exactly(model: nn.Module) -> None:

@@ -14,6 +14,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralForCausalLM
 from tests.huggingface.job import Has, make_model
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch import huggingface
+from wattmesh.integrations.pytorch.huggingface.sharding import SUMMED
 from wattmesh.integrations.pytorch.meshes import Meshes
 from wattmesh.reconfig.layout import Layout, Ranks
 
@@ -109,9 +110,26 @@ def _half_tied() -> Any:
     return model
 
 
+def _learning_activation(style: str = "") -> Any:
+    """As Apertus has: it sees a part of the features, and its plan does not name it."""
+    model = _llama()
+    model.model.layers[0].mlp.act_fn = nn.PReLU()
+    if style:
+        model.tp_plan = {**model.tp_plan, "model.layers.*.mlp.act_fn": style}
+    return model
+
+
+def _nine_words() -> Any:
+    model = _llama(tied=False)
+    model.lm_head = nn.Linear(32, 9, bias=False)
+    return model
+
+
 @pytest.mark.parametrize(
     ("made", "words"),
     [
+        (_learning_activation, r"layers\.0\.mlp\.act_fn\.weight lies where each of tp = 4 ranks"),
+        (_nine_words, "has 9 to be shared by tp = 4 ranks.* leaves nothing for some"),
         (lambda: nn.Linear(4, 4), "makes a Linear, which is no PreTrainedModel"),
         (_on_meta, "on the meta device and has no values"),
         (lambda: _planned({}), "LlamaForCausalLM has no tensor-parallel plan, so tp = 4"),
@@ -130,6 +148,7 @@ def test_a_model_that_would_be_cut_wrongly_is_refused(made: Callable[[], Any], w
 
 def test_the_same_model_is_cut_where_nothing_is_wrong() -> None:
     """The sabotaged twin: tied, four heads of keys for four ranks, 50 words."""
+    huggingface.sharded(_learning_activation(SUMMED), Meshes.make(Layout(tp=4)), None)
     model: Any = huggingface.sharded(_llama(), Meshes.make(Layout(tp=4)), None)
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert model.model.layers[0].self_attn.q_proj.weight.to_local().shape == (8, 32)

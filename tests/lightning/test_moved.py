@@ -96,6 +96,37 @@ def test_mixed_precision_is_moved_and_data_that_begin_anew_are_seen(
     assert off[5] > BF16, off
 
 
+def test_a_loss_that_depends_on_step_and_epoch_is_moved(ranks: Zygote, tmp_path: Path) -> None:
+    """The probe is taken where the run stands, before and after: else no switch could be proven."""
+    annealed = "        loss = loss * (1 + 0.1 * self.global_step + 0.1 * self.current_epoch)\n"
+    changed = json.dumps([["        return loss\n", f"{annealed}        return loss\n"], UNNOTED])
+    alone = PageRun(ranks, JOB, tmp_path / "alone", 1, REPLACED=changed)
+    assert alone.once("plain") == 0, alone.log()
+    turns = [[2, "1"], [3, "tp2"]]
+    run = PageRun(ranks, JOB, tmp_path / "moved", 2, LAYOUT="dp2", turns=turns, REPLACED=changed)
+    assert run.once() == 0, run.log()
+    assert run.layouts() == ["dp2", "dp2", "1 rank", "tp2", "tp2", "tp2"], run.log()
+    assert worst(run.losses(), alone.losses()) <= ROUNDED
+
+
+def test_what_a_module_counts_and_collects_itself_is_not_touched(
+    ranks: Zygote, tmp_path: Path
+) -> None:
+    """The probe calls `training_step` beside training: to the last bit."""
+    counts = (
+        "        self.times = getattr(self, 'times', 0) + 1\n"
+        "        self.kept = getattr(self, 'kept', [])\n"
+        "        self.kept.append(self.times)\n"
+        "        loss = loss * (1 + 0.01 * self.times + 0.01 * len(self.kept))\n"
+    )
+    changed = json.dumps([["        return loss\n", f"{counts}        return loss\n"], UNNOTED])
+    alone = PageRun(ranks, JOB, tmp_path / "alone", 1, REPLACED=changed)
+    assert alone.once("plain") == 0, alone.log()
+    run = PageRun(ranks, JOB, tmp_path / "attached", 1, LAYOUT="1", REPLACED=changed)
+    assert run.once() == 0, run.log()
+    assert run.losses() == alone.losses()
+
+
 UNNOTED = ["log_every_n_steps=1,", "logger=False, enable_checkpointing=False,"]
 DROPPED = ["nn.GELU(),", "nn.GELU(), nn.Dropout(0.3),"]
 NO_OTHER = '[{"scheduler": schedule, "interval": "step"}]'

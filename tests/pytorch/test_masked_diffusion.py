@@ -57,6 +57,13 @@ def test_levels_are_even_and_mask_as_many_tokens_as_they_say() -> None:
     assert (seen_BS[level_B == LEVELS] == MASK).all()
 
 
+def test_whether_a_token_is_masked_has_nothing_to_do_with_how_its_level_was_drawn() -> None:
+    """Every position alike, also the first, whose number the level's draw has too."""
+    seen_BS, targets_BS2 = NOISE(torch.zeros(4000, 4).long(), torch.arange(4000), torch.arange(4))
+    share_S = (seen_BS == MASK).double().mean(0)
+    assert (share_S - targets_BS2[:, 0, 1].double().mean() / LEVELS).abs().max() < 0.03
+
+
 def test_losses_of_parts_add_up_to_that_of_the_batch() -> None:
     """Sums over any parts; sabotaged twin: means of parts do not, for levels differ."""
     logits_BSV = torch.randn(6, 10, 100, dtype=torch.float64)

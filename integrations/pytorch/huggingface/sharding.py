@@ -84,6 +84,7 @@ def _cut(model: Any, meshes: Meshes) -> None:
     tied = _tied(model)
     _check_plan(model, plan, tp)
     _check_styles(plan, modules, tied)
+    _check_cuts(model, plan, modules, tp)
     for names in tied:
         _untie(modules, names)
     summed = [name for name, style in plan.items() if style == SUMMED]
@@ -138,6 +139,34 @@ def _check_styles(
             raise InputInvalid(
                 f"transformers: {' and '.join(names)} are one tensor, and the tensor-parallel plan "
                 "cuts them in two ways; give both a rule that cuts the vocabulary."
+            )
+
+
+def _check_cuts(
+    model: nn.Module, plan: dict[str, str], modules: dict[str, nn.Module], tp: int
+) -> None:
+    """Refuse parts that would be empty, and parameters whose gradients nobody would sum.
+
+    Between a matrix that is cut by columns and the one after, a rank sees its part of the features;
+    what lies there needs a style of its own.
+    """
+    cut = [name for name, style in plan.items() if style == "colwise" and name in modules]
+    between = {name.rpartition(".")[0] for name in cut}
+    for name, parameter in model.named_parameters():
+        owner = name.rpartition(".")[0]
+        style = plan.get(owner, "")
+        size = parameter.shape[CUTS[style][1]] if style in CUTS and name.endswith(".weight") else tp
+        if -(-size // tp) * (tp - 1) >= size:
+            raise InputInvalid(
+                f"transformers: {name} has {size} to be shared by tp = {tp} ranks, in equal parts "
+                "but for the last one, which leaves nothing for some."
+            )
+        above = [owner[:at] for at, each in enumerate(owner) if each == "."]
+        if between.intersection(above) and not {name, owner, *above} & set(plan):
+            raise InputInvalid(
+                f"transformers: {name} lies where each of tp = {tp} ranks sees a part of the "
+                "features, and the model's plan does not say how its gradients are summed; give "
+                f"it a style in `model.tp_plan`, as {SUMMED}."
             )
 
 

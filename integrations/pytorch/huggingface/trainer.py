@@ -28,6 +28,7 @@ from wattmesh.integrations.pytorch.accelerate_runtime import (
     first_samples,
     inner,
 )
+from wattmesh.integrations.pytorch.averages import begin_average
 from wattmesh.integrations.pytorch.huggingface.trainer_refusals import (
     refused_arguments,
     refused_preparation,
@@ -61,6 +62,7 @@ def attach(
     sample_tokens: int = 1,
     layout: Layout | None = None,
     device: str = "",
+    ema_decay: float = 0.0,
     **settings: Any,
 ) -> Session:
     """Attach a script that trains with Hugging Face's Trainer; see `wattmesh.attach`.
@@ -75,6 +77,7 @@ def attach(
         sample_tokens: tokens of a sample.
         layout: where to begin; None shards over all launched ranks.
         device: "cpu" or "cuda"; "" takes CUDA where it is there.
+        ema_decay: keeps an average of the parameters (`state.averages["ema"]`); 0: none.
         settings: passed on to `wattmesh.attach`, as `probe`. Without a probe it is the loss of two
             samples.
 
@@ -90,7 +93,7 @@ def attach(
     )
     return hook.attach(
         name,
-        build=partial(build_state, make_trainer, told),
+        build=partial(build_state, make_trainer, told, ema_decay),
         layout=layout,
         checkpoint_dir=checkpoint_dir,
         boundary_every=boundary_every,
@@ -133,7 +136,11 @@ def _until_left(session: Session, then: AfterTraining | None) -> tuple[bool, Any
 
 
 def build_state(
-    make_trainer: MakeTrainer, told: SimpleNamespace, layout: Layout, ranks: Ranks
+    make_trainer: MakeTrainer,
+    told: SimpleNamespace,
+    ema_decay: float,
+    layout: Layout,
+    ranks: Ranks,
 ) -> State:
     """Call the script's `make_trainer` for a layout, and prepare its training. Collective.
 
@@ -153,12 +160,16 @@ def build_state(
     }
     if trainer.accelerator.scaler is not None:
         extra["scaler"] = trainer.accelerator.scaler
-    return State(
+    state = State(
         modules=[inner(trainer.model_wrapped)],
         optimizers=[trainer.optimizer.optimizer],
         extra=extra,
         parts=SimpleNamespace(trainer=trainer),
     )
+    if ema_decay:
+        trainer.progress.ema_decay = ema_decay
+        state.averages["ema"] = begin_average(state.modules)
+    return state
 
 
 def prepared(

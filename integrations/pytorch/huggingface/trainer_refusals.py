@@ -98,16 +98,17 @@ def _refused_model(trainer: Any) -> str:
         return "adapters of PEFT were never tried; train the model itself"
     if getattr(trainer, "is_distributed_loading_by_transformers", False):
         return "its model was sharded where it was loaded (DistributedConfig), for one layout"
+    if trainer.args.optim == OptimizerNames.ADAFACTOR:
+        return (
+            "its Adafactor keeps a row and a column for a matrix, which no checkpoint of a session "
+            "holds, and transformers' own ends in its first step under FSDP2; take another "
+            "optimizer"
+        )
     return _refused_under_fsdp2(trainer) if trainer.accelerator.is_fsdp2 else ""
 
 
 def _refused_under_fsdp2(trainer: Any) -> str:
     """Say what transformers itself does wrong under FSDP2, with or without us."""
-    if trainer.args.optim == OptimizerNames.ADAFACTOR:
-        return (
-            "transformers' Adafactor mixes tensors and DTensors in its first step, which ends it "
-            "under FSDP2; take another optimizer"
-        )
     if _smooths_by_class_name(trainer):
         return (
             "label_smoothing_factor would compare each token with itself and not with the next, "

@@ -22,6 +22,7 @@ from transformers.trainer_callback import ExportableState
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.accelerate_runtime import set_epoch
+from wattmesh.integrations.pytorch.averages import move_average
 from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.state import streams
@@ -52,6 +53,7 @@ class TrainerProgress:
         window: samples of a microbatch, over all ranks.
         sample_tokens: tokens of a sample.
         boundary_every: optimizer steps between save steps.
+        ema_decay: of an average of the parameters; 0: none.
         session: None until it trains.
         prepared: what `_prepare_for_training` gave: model and loader.
         loader: of the train data, prepared.
@@ -69,6 +71,7 @@ class TrainerProgress:
     window: int
     sample_tokens: int
     boundary_every: int
+    ema_decay: float = 0.0
     session: Session | None = None
     loader: Any = None
     prepared: Any = None
@@ -150,6 +153,9 @@ class TrainerUnderSession(Base):
         assert session is not None
         ended = self.state.global_step > progress.step
         loss = self._agree_on_sums() if ended else 0.0
+        if ended and progress.ema_decay:
+            state = session.state
+            move_average(state.modules, state.averages["ema"], progress.ema_decay)
         super()._maybe_log_save_evaluate(tr_loss, *args, **named)
         if not ended:
             return
@@ -234,8 +240,10 @@ class TrainerUnderSession(Base):
         return {"state": json.dumps(fields, sort_keys=True), "sums": sums}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep it for `go_on_training`."""
+        """Keep it for `go_on_training`, and the step for the probe: a loss may depend on it."""
         self.progress.carried = dict(state_dict)
+        fields = json.loads(state_dict["state"])
+        self.state.global_step, self.state.epoch = fields["global_step"], fields["epoch"]
 
     def go_on_training(self, session: Session) -> Any:
         """Train to the end as `Trainer.train` does, from where the run stands.
