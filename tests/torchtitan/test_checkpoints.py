@@ -124,6 +124,7 @@ def trainer(folder: Path, mode: str = "disabled") -> Any:
         parallel_dims=SimpleNamespace(dp_replicate=1, dp_shard=1, cp=1),
         step=0,
         ntokens_seen=0,
+        state_dict=Counter().state_dict,
         batches=iter(loader),
     )
     found.checkpointer = CheckpointManager.Config(
