@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -235,7 +236,7 @@ class HiddenFromCollector(Cycle):
     def __init__(self, held: object) -> None:
         """Hold it."""
         super().__init__()
-        self._where = ctypes.py_object(held)
+        self._where: Any = ctypes.py_object(held)
         ctypes.pythonapi.Py_IncRef(self._where)
         self._end = ctypes.pythonapi.Py_DecRef
 
