@@ -53,6 +53,8 @@ class _Metrics:
 
     def write(self, figures: LoggedFigures) -> None:
         """Write one step."""
+        if figures.first:
+            self._words.clear()
         for name, text in figures.words.items():
             if self._words.get(name) != text:
                 self._client.set_tag(self._run_id, name, text)

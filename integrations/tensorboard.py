@@ -47,6 +47,8 @@ class _Scalars:
 
     def write(self, figures: LoggedFigures) -> None:
         """Write one step."""
+        if figures.first:
+            self._words.clear()
         for name, value in figures.numbers.items():
             self._writer.add_scalar(name, value, figures.step)
         for name, text in figures.words.items():

@@ -7,6 +7,7 @@ degrees is refused.
 import inspect
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -119,6 +120,30 @@ def configured(config: Any, layout: Layout, *, own_saves: bool = False) -> Any:
         checkpoint = SessionCheckpoints.Config(enable=True, interval=checkpoint.interval)
     degrees = parallelism(layout, config.parallelism)
     return replace(config, parallelism=degrees, checkpoint=checkpoint)
+
+
+def refuse_other_beginning(config: Any, *, own_saves: bool) -> None:
+    """Refuse to begin anew where torchtitan itself would begin with what it loads.
+
+    Raises:
+        InputInvalid: an initial checkpoint is named, or earlier ones of torchtitan's lie where the
+            configuration has them (unless it goes on to save there: they may be this run's).
+    """
+    checkpoint = config.checkpoint
+    if not checkpoint.enable:
+        return
+    if checkpoint.initial_load_path:
+        raise InputInvalid(
+            f"torchtitan: checkpoint.initial_load_path = {checkpoint.initial_load_path} is not "
+            "read: leave it out, and load the weights in a Trainer class of yours, at the end of "
+            "its __init__."
+        )
+    folder = Path(config.dump_folder) / checkpoint.folder
+    if not own_saves and any(folder.glob("step-*")):
+        raise InputInvalid(
+            f"torchtitan: {folder} holds checkpoints of torchtitan's, which the session does not "
+            "read: the run would begin anew. If it shall, name another checkpoint.folder."
+        )
 
 
 def takes_microbatches() -> bool:

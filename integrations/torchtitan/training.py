@@ -20,10 +20,16 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torchtitan.components.checkpointer.dcp import CheckpointManager
+from torchtitan.components.dataloader import DataloaderExhaustedError
 from torchtitan.distributed.parallel_dims import ParallelDims
 
+from wattmesh.errors import InputInvalid
 from wattmesh.integrations.torchtitan import on_cpu
-from wattmesh.integrations.torchtitan.configuration import configured, layout_of
+from wattmesh.integrations.torchtitan.configuration import (
+    configured,
+    layout_of,
+    refuse_other_beginning,
+)
 from wattmesh.integrations.torchtitan.fixed_batch import fixed_batch_loss
 from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.checkpoint.foreign import Save
@@ -64,6 +70,18 @@ class Trainer(Protocol):
         """Do one optimizer step."""
         ...
 
+    def should_continue_training(self) -> bool:
+        """Return whether another step follows."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters, and what else a class of yours keeps."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take them back."""
+        ...
+
 
 def under_session(trainer: type[Any], device: str = "") -> type[Any]:
     """Return a Trainer class that neither makes nor destroys the process group.
@@ -87,6 +105,20 @@ def under_session(trainer: type[Any], device: str = "") -> type[Any]:
 
     UnderSession.__name__ = UnderSession.__qualname__ = f"{trainer.__name__}UnderSession"
     return UnderSession
+
+
+def refuse_own_loop(trainer: type[Any]) -> None:
+    """Refuse a Trainer whose `train` is not torchtitan's: the loop here is in its place.
+
+    Raises:
+        InputInvalid: it has one.
+    """
+    owner = next((each for each in trainer.__mro__ if "train" in vars(each)), trainer)
+    if "train" in vars(owner) and owner.__module__ != "torchtitan.trainer":
+        raise InputInvalid(
+            f"torchtitan: {owner.__name__} has a train of its own, which would not be called: "
+            "override train_step, batch_generator or should_continue_training."
+        )
 
 
 def name_as_held(part: torch.nn.Module) -> None:
@@ -125,8 +157,15 @@ class _Loss:
         return newest
 
 
+COUNTERS = ("step", "ntokens_seen")
+"""What torchtitan's Trainer keeps in its `state_dict`."""
+
+
 class _Steps:
-    """torchtitan's own counters; tokens over all ranks, which do not depend on the layout."""
+    """torchtitan's own counters, and what else its Trainer's `state_dict` gives.
+
+    Tokens are counted over all ranks, which do not depend on the layout.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -138,11 +177,16 @@ class _Steps:
 
     def state_dict(self) -> dict[str, Any]:
         seen = self._trainer.ntokens_seen * self._shares
-        return {"step": self._trainer.step, "ntokens_seen_by_all": seen}
+        counted = {"step": self._trainer.step, "ntokens_seen_by_all": seen}
+        kept = self._trainer.state_dict()
+        own = {key: value for key, value in kept.items() if key not in COUNTERS}
+        return {**counted, "own": own} if own else counted
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._trainer.step = state_dict["step"]
-        self._trainer.ntokens_seen = state_dict["ntokens_seen_by_all"] // self._shares
+        seen = state_dict["ntokens_seen_by_all"] // self._shares
+        if own := state_dict.get("own"):
+            self._trainer.load_state_dict({"step": state_dict["step"], "ntokens_seen": seen, **own})
+        self._trainer.step, self._trainer.ntokens_seen = state_dict["step"], seen
 
 
 def state_of(trainer: Trainer) -> State:
@@ -190,7 +234,12 @@ def attach(
         save: `own_saves` where torchtitan's checkpoint manager shall write.
         device: "cpu" or "cuda"; "" takes CUDA where it is there.
         settings: passed on to `wattmesh.attach`.
+
+    Raises:
+        InputInvalid: the trainer has a loop of its own, or begins with weights from elsewhere.
     """
+    refuse_own_loop(trainer)
+    refuse_other_beginning(config, own_saves=save is not None)
     if (device := on_cpu.device_of(device)) == "cpu":
         on_cpu.use_cpu()
     kind = under_session(trainer, device)
@@ -227,8 +276,7 @@ def attach(
 def train(session: Session) -> None:
     """Train to the end, as torchtitan's own loop does, its validation included.
 
-    Raises:
-        DataloaderExhaustedError: torchtitan's: the data ended before `training.steps`.
+    Where the data end before `training.steps`, the run ends, as torchtitan's.
     """
     while not session.done:
         parts = session.state.parts
@@ -237,12 +285,17 @@ def train(session: Session) -> None:
             parts.loss = _Loss(parts.trainer.metrics_processor)
         training = parts.trainer.config.training
         samples = training.global_batch_size
-        loss = _one_step(parts)
-        session.report(tokens=samples * training.seq_len, samples=samples, loss=loss)
+        try:
+            loss = _one_step(parts)
+        except DataloaderExhaustedError:
+            last = True
+        else:
+            session.report(tokens=samples * training.seq_len, samples=samples, loss=loss)
+            last = not parts.trainer.should_continue_training()
         writer = getattr(parts.trainer.metrics_processor, "logger", None)
         number = session.generation.number
         del parts
-        session.boundary()
+        session.boundary(last=last)
         if writer is not None and (session.done or session.generation.number != number):
             writer.close()
 
@@ -252,7 +305,13 @@ def _one_step(parts: SimpleNamespace) -> float | None:
     trainer: Any = parts.trainer
     trainer.step += 1
     trainer.gc_handler.run(trainer.step)
-    trainer.train_step(parts.batches)
+    try:
+        trainer.train_step(parts.batches)
+    except DataloaderExhaustedError:
+        log.warning("torchtitan: the data have ended; step %d is not trained.", trainer.step)
+        trainer.step -= 1
+        trainer.optimizers.zero_grad()
+        raise
     # torchtitan clears gradients before a step; a boundary needs them cleared after it.
     trainer.optimizers.zero_grad()
     validator = trainer.config.validator

@@ -37,8 +37,11 @@ BOUNDARY = (
     "joules as the power sources measure them; grams of those, times the site's PUE if one is set"
 )
 
+WORDS = ("wattmesh/signal", "wattmesh/flags", "wattmesh/boundary", "wattmesh/why_unknown")
+
 NO_MORE = "-"
-"""Written once for words that were said before and are not true any more."""
+"""Written once for words that may have been said before, by this process, an earlier launch or
+another rank, and are not true (any more)."""
 
 UNKNOWN_ASKS = 4
 """After so many answers that there is no such run, that is told: a run registers in a thread of its
@@ -67,11 +70,13 @@ class LoggedFigures:
         step: the script's newest step.
         numbers: finite numbers by name; a name that is missing is not known.
         words: what the numbers are (signal, flags), by name; never empty texts.
+        first: whether another launch or rank may have written last.
     """
 
     step: int
     numbers: Mapping[str, float]
     words: Mapping[str, str]
+    first: bool = False
 
 
 class Tracker(Protocol):
@@ -158,6 +163,8 @@ class FigureLog(Closing):
             if not self._run.leads:
                 self._step = None  # another rank writes now
                 return
+            if self._step is None:
+                self._written = None
             self._step = int(step)
             if self._thread is None:
                 self._begin()
@@ -246,5 +253,6 @@ def _same(one: LoggedFigures, other: LoggedFigures) -> bool:
 
 def _with_endings(new: LoggedFigures, written: LoggedFigures | None) -> LoggedFigures:
     """Take back what was said last and holds no more: a tracker keeps the newest text for ever."""
-    over = {name: NO_MORE for name in written.words if name not in new.words} if written else {}
-    return replace(new, words={**new.words, **over})
+    said = WORDS if written is None else written.words
+    over = {name: NO_MORE for name in said if name not in new.words}
+    return replace(new, words={**new.words, **over}, first=written is None)

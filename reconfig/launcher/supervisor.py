@@ -170,7 +170,7 @@ class Supervisor:
                     self.handed_over = True
                     return EXIT_STOPPED
             if ended.outcome == "restart" and not self._stop.is_set():
-                self._say(f"the job left at step {step} to restart: {ended.sentence}")
+                self._say(f"the job left at {_place(step)} to restart: {ended.sentence}")
                 continue
             if ended.outcome != "failed":
                 return self._finish(ended)
@@ -185,7 +185,7 @@ class Supervisor:
             pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
             self._say(
                 f"the launch ended with status {ended.status} ({ended.sentence}); launching again "
-                f"from step {step} in {pause_s:g} s ({failures} of {self._max_restarts})."
+                f"from {_place(step)} in {pause_s:g} s ({failures} of {self._max_restarts})."
             )
             self._stop.wait(pause_s)
         return EXIT_GAVE_UP
@@ -326,7 +326,7 @@ class Supervisor:
             self._tell(f"failed: {ended.sentence}")
             return EXIT_REFUSED
         step = self._newest_step()
-        self._say(f"the run was stopped ({ended.sentence}) and resumes from step {step}.")
+        self._say(f"the run was stopped ({ended.sentence}) and resumes from {_place(step)}.")
         self._tell(f"stopped: {ended.sentence}")
         return EXIT_STOPPED
 
@@ -350,3 +350,8 @@ class Supervisor:
         with suppress(OSError):
             said = self._folder.failure_sentences()
         return said[0] if said else "no rank said why"
+
+
+def _place(step: int) -> str:
+    """Say where a run stands by its newest checkpoint; -1: it has none."""
+    return f"step {step}" if step >= 0 else "the beginning"

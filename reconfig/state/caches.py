@@ -67,6 +67,9 @@ class MeshCaches:
             gc.unfreeze()
         found = self.forget(device)
         gc.collect()
+        if torch_compat.has_compiled():
+            # Code that goes in the first collection held objects where no collector looks.
+            gc.collect()
         if switching:
             self._switches += 1
             self._freeze(found)

@@ -111,3 +111,10 @@ def test_without_a_daemon_it_is_one_sentence(
     supervisor = Supervisor(Ending(), folder.path, max_restarts=0, say=said.append)
     assert supervisor.run() == EXIT_GAVE_UP
     assert "could not be told how the run ended: the daemon" in said[1]
+
+
+def test_a_run_without_a_checkpoint_is_launched_from_the_beginning(folder: RunFolder) -> None:
+    """Not from step -1."""
+    said: list[str] = []
+    assert Supervisor(Ending(), folder.path, max_restarts=1, say=said.append).run() == EXIT_GAVE_UP
+    assert "launching again from the beginning in 0.5 s" in said[0], said

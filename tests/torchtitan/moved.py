@@ -37,6 +37,7 @@ class Noted(Trainer):  # type: ignore[misc]
         super().__init__(config)
         self.averages = {"ema": begin_average(self.model_parts)}
         self._heard: list[float] = []
+        self._trained = 0
         log = self.metrics_processor.log
 
         def hear(step: int, loss: float, *args: Any, **named: Any) -> None:
@@ -48,11 +49,13 @@ class Noted(Trainer):  # type: ignore[misc]
     def train_step(self, data_iterator: Any) -> None:
         """Do one of torchtitan's own, and lose this rank once if that is wanted."""
         super().train_step(data_iterator)
+        self._trained += 1
         move_average(self.model_parts, self.averages["ema"], 0.9)
         out = Path(os.environ["OUT"])
         if not self.parallel_dims.pp_enabled or self.pp_has_last_stage:
             layout = str(titan.layout_of(self.config.parallelism, dist.get_world_size()))
             line = {"step": self.step, "loss": self._heard[-1], "layout": layout}
+            assert self._trained == self.step, "what the class keeps was lost"
             with (out / f"steps-{os.environ['RANK']}.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
         if self.step == self.config.training.steps:
@@ -62,6 +65,20 @@ class Noted(Trainer):  # type: ignore[misc]
         if mine and self.step == KILLED_AT and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Keep a count of its own with torchtitan's."""
+        return {**super().state_dict(), "trained": self._trained}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it back."""
+        super().load_state_dict(state_dict)
+        self._trained = state_dict["trained"]
+
+    def should_continue_training(self) -> bool:
+        """Stop before the last step if that is wanted."""
+        wanted = int(os.environ.get("STOPS", self.config.training.steps))
+        return bool(super().should_continue_training() and self.step < wanted)
 
 
 def _sum(average: dict[str, torch.Tensor]) -> float:
@@ -80,6 +97,8 @@ def _run(text: str, names: dict[str, Any]) -> int:
     vars(mine)["config"] = configuration(os.environ["OUT"], steps)
     if os.environ.get("SPOIL"):
         Sentences.load_state_dict = lambda self, state_dict: None  # type: ignore[method-assign]
+    if "ENDS" in os.environ:
+        Sentences.ends = int(os.environ["ENDS"])
     sys.modules["my_configuration"] = mine
     exec(compile(text, PAGE, "exec"), {"__name__": "__main__", **names})
     return 0

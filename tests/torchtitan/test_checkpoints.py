@@ -24,6 +24,7 @@ from torchtitan.components.optimizer import (
 from tests.attach.keeping import digest_of, through_a_checkpoint
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations import torchtitan as titan
+from wattmesh.integrations.torchtitan.training import _Steps
 from wattmesh.reconfig.checkpoint import foreign
 from wattmesh.reconfig.checkpoint.checkpoint import load
 from wattmesh.reconfig.checkpoint.header import header_of
@@ -124,6 +125,7 @@ def trainer(folder: Path, mode: str = "disabled") -> Any:
         parallel_dims=SimpleNamespace(dp_replicate=1, dp_shard=1, cp=1),
         step=0,
         ntokens_seen=0,
+        state_dict=Counter().state_dict,
         batches=iter(loader),
     )
     found.checkpointer = CheckpointManager.Config(
@@ -178,6 +180,21 @@ def test_a_trainer_s_parts_come_back_through_the_session_s_checkpoint(tmp_path: 
     ahead = [next(first.batches)[1].flatten().tolist() for _ in range(2)]
     again = iter(second.dataloader)
     assert [next(again)[1].flatten().tolist() for _ in range(2)] == ahead == [[5, 6], [7, 8]]
+
+
+def test_tokens_seen_are_counted_over_all_ranks() -> None:
+    """A rank counts its own: half as many where twice the ranks share the data."""
+    counted = {}
+    for shares in (2, 4):
+        dims = SimpleNamespace(dp_replicate=1, dp_shard=shares // 2, cp=2)
+        rank: Any = SimpleNamespace(
+            parallel_dims=dims, step=3, ntokens_seen=40, state_dict=Counter().state_dict
+        )
+        counted[shares] = (rank, _Steps(rank))
+    (_, two), (four, taken) = counted[2], counted[4]
+    assert two.state_dict() == {"step": 3, "ntokens_seen_by_all": 80}
+    taken.load_state_dict(two.state_dict())
+    assert (four.step, four.ntokens_seen) == (3, 20)
 
 
 @pytest.mark.usefixtures("one_rank")

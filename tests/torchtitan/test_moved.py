@@ -65,6 +65,20 @@ def test_a_loader_that_forgets_its_place_is_seen_by_its_losses(
     assert abs(found[2] / wanted[2] - 1) > ROUNDED
 
 
+@pytest.mark.parametrize("why", [{"STOPS": "2"}, {"ENDS": "20"}])
+def test_it_ends_where_torchtitan_s_own_loop_ends(
+    ranks: Zygote, tmp_path: Path, why: dict[str, str]
+) -> None:
+    """By `should_continue_training`, or with the data: once, as a run that is finished."""
+    run = PageRun(ranks, JOB, tmp_path / "moved", 2, LAYOUT="tp2", **why)
+    assert run.supervised() == 0, run.log()
+    assert run.said == ["the run is finished: 128 tokens trained."]
+    alone = PageRun(ranks, JOB, tmp_path / "alone", 1, **why)
+    assert alone.once("plain") == 0, alone.log()
+    assert worst(run.losses(), alone.losses()) <= ROUNDED
+    assert sorted(run.losses()) == [1, 2]
+
+
 def test_three_statements_are_added() -> None:
     """However many lines they replace."""
     before = block(PAGE, HEADING)

@@ -35,6 +35,10 @@ def missing(source: str) -> list[str]:
         "batch_generator": ["self", "data_iterable"],
         "train_step": ["self", "data_iterator"],
         "init_distributed": ["self"],
+        "train": ["self"],
+        "should_continue_training": ["self"],
+        "state_dict": ["self"],
+        "load_state_dict": ["self", "state_dict"],
     }
     lost = [name for name, args in wanted.items() if methods.get(name) != args]
     return lost + sorted(set(titan.Trainer.__annotations__) - has)

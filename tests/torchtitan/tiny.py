@@ -8,6 +8,7 @@ attention has no backward there), and DTensors for model-parallel axes only (wha
 # B: sample, S: place in the sample.
 
 import importlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,13 +86,16 @@ def model() -> Any:
 class Sentences(IterableDataset[Any]):
     """Numbered samples, dealt to data parallel ranks in turn."""
 
+    ends: float = math.inf
+    """How many there are."""
+
     def __init__(self, rank: int, ranks: int) -> None:
         """Begin at this rank's first."""
         self._next, self._ranks = rank, ranks
 
     def __iter__(self) -> Iterator[Any]:
-        """Give them without end."""
-        while True:
+        """Give them to the end."""
+        while self._next < self.ends:
             drawn = torch.Generator().manual_seed(self._next)
             self._next += self._ranks
             start, step = torch.randint(WORDS, (2,), generator=drawn).tolist()

@@ -163,6 +163,26 @@ def test_a_reason_that_holds_no_more_is_taken_back_once(daemon: Answers, socket_
     assert [each.words.get(reason) for each in kept.rows] == ["no price", figure_log.NO_MORE, None]
 
 
+def test_what_another_launch_or_rank_said_last_is_taken_back(
+    daemon: Answers, socket_path: Path
+) -> None:
+    """The first row says all words, and so does the first one after another rank has led."""
+    kept, run = Kept(), Measured()
+    with opened(socket_path, kept, run) as log:
+        log(1)
+        wait_for(lambda: len(kept.rows) == 1, "the first row")
+        daemon.answers = {PATH: (200, replace(SPENT, carbon_g=0.6).to_json())}
+        wait_for(lambda: len(kept.rows) == 2, "another one")
+        run.leads = False
+        log(2)
+        run.leads = True
+        log(3)
+        wait_for(lambda: len(kept.rows) == 3, "the first row after another rank has led")
+    assert [each.first for each in kept.rows] == [True, False, True]
+    assert set(kept.rows[0].words) == set(kept.rows[2].words) == set(figure_log.WORDS)
+    assert kept.rows[0].words["wattmesh/why_unknown"] == figure_log.NO_MORE
+
+
 def test_what_came_last_is_written_when_it_is_closed(daemon: Answers, socket_path: Path) -> None:
     """`close` asks once more, and safely twice; afterwards a call does nothing."""
     kept = Kept()

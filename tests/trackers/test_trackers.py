@@ -117,7 +117,38 @@ def test_weights_and_biases_reads_back_what_was_logged(
     assert axes["wattmesh/*"] == "wattmesh/step"
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+NOLOAD = "ignore:The ``noload`` loader strategy"
+
+
+@pytest.mark.filterwarnings(NOLOAD)
+def test_mlflow_keeps_no_word_of_an_earlier_launch_or_another_rank(
+    lived: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known grams stand neither beside `no price` nor beside the signal of others."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow import MlflowClient  # noqa: PLC0415 - reads the variable when it is imported
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    run_id = client.create_run(client.create_experiment("e")).info.run_id
+    run = Run()
+
+    def tag(name: str) -> Any:
+        return client.get_run(run_id).data.tags.get(f"wattmesh/{name}")
+
+    client.set_tag(run_id, "wattmesh/why_unknown", "no price")
+    with EnergyToMlflow(run, client, run_id) as energy:
+        energy._every_s = 0.05
+        told(energy, 40)
+        assert tag("why_unknown") == figure_log.NO_MORE
+        run.leads = False
+        energy(41)
+        client.set_tag(run_id, "wattmesh/signal", "another rank's")
+        run.leads = True
+        energy(42)
+        wait_for(lambda: tag("signal") == spent(lived)["signal"], "the signal")
+
+
+@pytest.mark.filterwarnings(NOLOAD)
 def test_mlflow_reads_back_what_was_logged(
     lived: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

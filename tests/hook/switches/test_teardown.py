@@ -1,5 +1,6 @@
 """What is torn down is gone: compiled models, and groups whose end hangs."""
 
+import ctypes
 import functools
 import gc
 import json
@@ -9,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
 from tests.hook.switches.test_switch import GOOD, Undisturbed
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.layout import Layout, Ranks
@@ -225,6 +228,39 @@ def test_what_was_set_aside_for_good_is_not_walked_by_later_sessions(
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
+
+
+class HiddenFromCollector(Cycle):
+    """Garbage that holds another object as C++ does: where the collector does not look."""
+
+    def __init__(self, held: object) -> None:
+        """Hold it."""
+        super().__init__()
+        self._where: Any = ctypes.py_object(held)
+        ctypes.pythonapi.Py_IncRef(self._where)
+        self._end = ctypes.pythonapi.Py_DecRef
+
+    def __del__(self) -> None:
+        """Let go."""
+        held, self._where = self._where, None
+        self._end(held)
+
+
+def test_what_compiled_code_held_is_garbage_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before all that is alive is set aside: it would be taken for what still holds the state."""
+    monkeypatch.setattr(MeshCaches, "_lasts", False)
+    monkeypatch.setattr(torch_compat, "has_compiled", lambda: True)
+    own, garbage = MeshCaches(), Cycle()
+    held = weakref.ref(garbage)
+    gc.disable()
+    try:
+        HiddenFromCollector(garbage)
+        del garbage
+        own.collect("cpu", switching=True)
+        assert held() is None
+    finally:
+        gc.enable()
+        own.thaw()
 
 
 def test_what_the_script_froze_stays_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
