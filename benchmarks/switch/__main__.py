@@ -204,19 +204,26 @@ def slope(numbers: Sequence[int], values: Sequence[float], groups: Sequence[str]
     return [estimate, _BEYOND_95 * error]
 
 
+GROWTH = {"files": 0.01, "threads": 0.01, "rss_mib": 0.1}
+"""What a rank may gain by a switch: after a thousand, ten files and threads and 100 MiB."""
+
+
 def soak(chosen: argparse.Namespace) -> Report:
     """Measure what 200 switches leave behind in a process."""
     with workplace() as folder:
         ran = switch_job(folder, "tiny-moe", SIXTEEN, chosen.soak, {})
     rows: list[dict[str, Any]] = [described("tiny-moe"), *phases(ran)]
     late = [each for each in ran.began if each.number > chosen.soak - 100]
-    for what in ("files", "threads", "rss_mib"):
+    goals = []
+    for what, most in GROWTH.items():
+        worst = 0.0
         for rank in range(RANKS):
             mine = [each for each in late if each.rank == rank]
             found = [float(getattr(each, what)) for each in mine]
             estimate, half = slope(
                 [each.number for each in mine], found, [each.layout for each in mine]
             )
+            worst = max(worst, estimate)
             rows.append(
                 {
                     "what": f"{what} of rank {rank}, growth per switch over the last 100",
@@ -227,7 +234,8 @@ def soak(chosen: argparse.Namespace) -> Report:
                     "at_end": found[-1],
                 }
             )
-    return Report(benchmark="switch", rows=tuple(rows), goals=())
+        goals.append(Goal(name=f"{what}_per_switch", value=worst, goal=most, op="<="))
+    return Report(benchmark="switch", rows=tuple(rows), goals=tuple(goals))
 
 
 PARTS = {
