@@ -49,15 +49,10 @@ class _Metrics:
     def __init__(self, client: MetricClient, run_id: str) -> None:
         self._client = client
         self._run_id = run_id
-        self._words: dict[str, str] = {}
 
     def write(self, figures: LoggedFigures) -> None:
         """Write one step."""
-        if figures.first:
-            self._words.clear()
-        for name, text in figures.words.items():
-            if self._words.get(name) != text:
-                self._client.set_tag(self._run_id, name, text)
-                self._words[name] = text
+        for name, text in figures.changed.items():
+            self._client.set_tag(self._run_id, name, text)
         for name, value in figures.numbers.items():
             self._client.log_metric(self._run_id, name, value, step=figures.step)

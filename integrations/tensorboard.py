@@ -43,16 +43,11 @@ class _Scalars:
 
     def __init__(self, writer: ScalarWriter) -> None:
         self._writer = writer
-        self._words: dict[str, str] = {}
 
     def write(self, figures: LoggedFigures) -> None:
         """Write one step."""
-        if figures.first:
-            self._words.clear()
         for name, value in figures.numbers.items():
             self._writer.add_scalar(name, value, figures.step)
-        for name, text in figures.words.items():
-            if self._words.get(name) != text:
-                self._writer.add_text(name, text, figures.step)
-                self._words[name] = text
+        for name, text in figures.changed.items():
+            self._writer.add_text(name, text, figures.step)
         self._writer.flush()

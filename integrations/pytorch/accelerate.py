@@ -223,8 +223,8 @@ def _by_kind(given: Any) -> Prepared:
     loader = _only(things, torch.utils.data.DataLoader, "data loader")
     accelerator = _only(things, Accelerator, "Accelerator")
     kinds = (AcceleratedScheduler, torch.optim.lr_scheduler.LRScheduler)
-    given = [each for each in things if isinstance(each, kinds)]
-    schedules = _once([*given, *torch_compat.part_of(accelerator, "_schedulers")])
+    own = [each for each in things if isinstance(each, kinds)]
+    schedules = _once([*own, *torch_compat.part_of(accelerator, "_schedulers")])
     return Prepared(
         given=tuple(each for each in things if each is not loader),
         accelerator=accelerator,

@@ -13,7 +13,7 @@ import math
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Protocol
 
@@ -70,13 +70,13 @@ class LoggedFigures:
         step: the script's newest step.
         numbers: finite numbers by name; a name that is missing is not known.
         words: what the numbers are (signal, flags), by name; never empty texts.
-        first: whether another launch or rank may have written last.
+        changed: those words that the tracker does not have from this process, or not as its newest.
     """
 
     step: int
     numbers: Mapping[str, float]
     words: Mapping[str, str]
-    first: bool = False
+    changed: Mapping[str, str] = field(default_factory=dict)
 
 
 class Tracker(Protocol):
@@ -103,18 +103,16 @@ def figures(spent: Spent, step: int) -> LoggedFigures | None:
     }
     numbers |= {name: value for name, value in beside.items() if _finite(value)}
     numbers |= {f"wattmesh/is_{flag}": float(flag in spent.flags) for flag in FLAGS}
-    words = {
-        "wattmesh/signal": spent.signal if "wattmesh/carbon_g" in numbers else "",
-        "wattmesh/flags": "+".join(spent.flags) or "measured",
-        "wattmesh/boundary": BOUNDARY,
-        "wattmesh/why_unknown": spent.why_unknown,
-    }
+    signal = spent.signal if "wattmesh/carbon_g" in numbers else ""
+    texts = (signal, "+".join(spent.flags) or "measured", BOUNDARY, spent.why_unknown)
     return LoggedFigures(
         step=step,
         numbers={name: value for name, value in numbers.items() if value is not None},
         # A store that takes UTF-8 alone would take no figure at all beside a text that is none.
         words={
-            name: text.encode(errors="replace").decode() for name, text in words.items() if text
+            name: text.encode(errors="replace").decode()
+            for name, text in zip(WORDS, texts, strict=True)
+            if text
         },
     )
 
@@ -255,4 +253,7 @@ def _with_endings(new: LoggedFigures, written: LoggedFigures | None) -> LoggedFi
     """Take back what was said last and holds no more: a tracker keeps the newest text for ever."""
     said = WORDS if written is None else written.words
     over = {name: NO_MORE for name in said if name not in new.words}
-    return replace(new, words={**new.words, **over}, first=written is None)
+    words = {**new.words, **over}
+    before = {} if written is None else written.words
+    changed = {name: text for name, text in words.items() if before.get(name) != text}
+    return replace(new, words=words, changed=changed)
